@@ -1,0 +1,1 @@
+"""The process around training: launcher, cores, devices, environment, logging and seeds."""
