@@ -21,8 +21,8 @@ from fittrain.runtime.launcher import Launcher
 
 # Names as the kernel keeps them, cut after 15 characters.
 _DAEMONS = frozenset(
-    "prterun prted orted mpirun mpiexec mpiexec.hydra hydra_pmi_proxy hydra_bstrap_pr "
-    "mpispawn mpirun_rsh slurmstepd".split()
+    ("prterun", "prted", "orted", "mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy")
+    + ("mpispawn", "mpirun_rsh", "slurmstepd")
 )
 _AVOID = "`mpirun --bind-to none` avoids this"
 # Slurm's one core for a task is a share of the allocation, so other jobs may own the rest.

@@ -33,7 +33,7 @@ _ALWAYS = {
 # A rank that waits must not take a core from one that computes. Measured: 200 barriers of two ranks
 # on one core take 0.8 s without it and 0.002 s with it.
 _OPENMPI = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-# MVAPICH pins the process inside MPI_Init, after `widen_affinity`, and then all threads share a core.
+# MVAPICH pins the process inside MPI_Init, after `widen_affinity`, to one core for all its threads.
 _MVAPICH = {"MV2_ENABLE_AFFINITY": "0"}
 
 

@@ -151,9 +151,9 @@ _REMEDIES = {
     "`fittrain horovod build`.",
 }
 _REMEDY = (
-    "The launcher and the MPI library are not of the same MPI, or the launcher's variables were set "
-    "by hand: use the `mpirun` of the MPI that Python loads (with pip's wheels it lies beside "
-    "`python`)."
+    "The launcher and the MPI library are not of the same MPI, or somebody set the launcher's "
+    "variables by hand: use the `mpirun` of the MPI that Python loads (with pip's wheels it lies "
+    "beside `python`)."
 )
 
 

@@ -1,8 +1,8 @@
 """What each rank says, and where.
 
-Owns the handlers of the "fittrain" logger: the console (rank 0 speaks, the others only warn) and one
-file for each rank. Handlers that the user installed are never touched, and nothing is installed on
-import.
+Owns the handlers of the "fittrain" logger: the console (rank 0 speaks, the others only warn) and
+one file for each rank. Handlers that the user installed are never touched, and nothing is installed
+on import.
 
     configure(rank=0, size=8, run_dir=Path("runs/digits"))
     logging.getLogger("fittrain.trainer").info("Epoch 1 of 20")
@@ -19,6 +19,8 @@ from pathlib import Path
 from fittrain.errors import ArgumentError
 
 _NAME = "fittrain"
+# Lets everything through, and differs from every level that a user would set.
+_EVERYTHING = 1
 
 
 def configure(rank: int, size: int, run_dir: Path | None = None) -> None:
@@ -36,30 +38,31 @@ def configure(rank: int, size: int, run_dir: Path | None = None) -> None:
     Example:
         >>> configure(rank=0, size=1)
     """
-    handlers: list[logging.Handler] = [_Console(rank, size), _Relay()]
-    if run_dir is not None:
-        handlers.append(_open_file(log_path(run_dir, rank)))
+    file = None if run_dir is None else _open_file(log_path(run_dir, rank))
     remove()
     logger = logging.getLogger(_NAME)
-    for handler in handlers:
-        logger.addHandler(handler)
-    # The relay passes records on instead: with DEBUG open for our file, propagation would flood
-    # the user's handlers with lines that the root logger's level is meant to keep out.
-    logger.propagate = False
+    logger.addHandler(_Console(rank, size))
+    if file is not None:
+        logger.addHandler(file)
+    if logger.propagate:
+        # Plain propagation ignores the root logger's level, so our file's DEBUG lines would flood
+        # the user's handlers.
+        logger.addHandler(_Relay())
+        logger.propagate = False
     if logger.level == logging.NOTSET:
-        logger.setLevel(logging.DEBUG)
+        logger.setLevel(_EVERYTHING)
 
 
 def remove() -> None:
     """Takes away and closes the handlers that `configure` installed."""
     logger = logging.getLogger(_NAME)
-    ours = [each for each in logger.handlers if isinstance(each, (_Console, _Relay, _File))]
-    for handler in ours:
-        logger.removeHandler(handler)
-        handler.close()
-    if ours:
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET if logger.level == logging.DEBUG else logger.level)
+    for handler in list(logger.handlers):
+        if isinstance(handler, (_Console, _Relay, _File)):
+            logger.removeHandler(handler)
+            handler.close()
+            logger.propagate = logger.propagate or isinstance(handler, _Relay)
+    if logger.level == _EVERYTHING:
+        logger.setLevel(logging.NOTSET)
 
 
 def log_path(run_dir: Path, rank: int) -> Path:
@@ -92,12 +95,12 @@ class _Console(logging.Handler):
 
 
 class _Relay(logging.Handler):
-    """Passes records on to the root logger's handlers, as its level says."""
+    """Passes records on to the root logger's handlers, as levels without ours would."""
 
     def emit(self, record: logging.LogRecord) -> None:
         root = logging.getLogger()
         # Without handlers the logging module would print warnings itself, a second time.
-        if root.handlers and record.levelno >= root.level:
+        if root.handlers and _reaches_root(record):
             root.handle(record)
 
 
@@ -124,12 +127,18 @@ def _open_file(path: Path) -> logging.Handler:
     return handler
 
 
+def _reaches_root(record: logging.LogRecord) -> bool:
+    # Somebody who set a level on one of our loggers wants that level, whatever the root's is.
+    level = logging.getLogger(record.name).getEffectiveLevel()
+    return level != _EVERYTHING or record.levelno >= logging.getLogger().level
+
+
 def _root_shows(record: logging.LogRecord) -> bool:
     """Says whether a console handler of the user's prints this record anyway."""
-    root = logging.getLogger()
-    return record.levelno >= root.level and any(
+    consoles = (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__)
+    return _reaches_root(record) and any(
         record.levelno >= handler.level
         and isinstance(handler, logging.StreamHandler)
-        and handler.stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__)
-        for handler in root.handlers
+        and handler.stream in consoles
+        for handler in logging.getLogger().handlers
     )
