@@ -25,6 +25,7 @@ _DAEMONS = frozenset(
     + ("mpispawn", "mpirun_rsh", "slurmstepd")
 )
 _AVOID = "`mpirun --bind-to none` avoids this"
+_AVOIDS = {"intelmpi": "I_MPI_PIN=off avoids this"}
 # Slurm's one core for a task is a share of the allocation, so other jobs may own the rest.
 _WIDENS = ("openmpi", "mpich", "intelmpi", "mvapich")
 
@@ -72,12 +73,14 @@ def widen_affinity(launcher: Launcher, environ: Mapping[str, str]) -> Affinity:
     if launcher.name == "none":
         return Affinity(own, own)
     available = launcher_mask() | own
-    warning = _reason_to_keep(launcher, environ)
     if not is_pinned(own, available):
         return Affinity(own, available)
-    if warning is not None:
-        return Affinity(own, available, message=f"{_pinned(own, available)}{warning}.")
-    return _widen(own, available)
+    avoid = _AVOIDS.get(launcher.name, _AVOID)
+    if environ.get("FITTRAIN_KEEP_BINDING") == "1":
+        return _keep(own, available, f" and FITTRAIN_KEEP_BINDING=1 keeps it there; {avoid}.")
+    if launcher.name not in _WIDENS:
+        return _keep(own, available, "; `srun --cpus-per-task=N` gives each rank N cores.")
+    return _widen(own, available, avoid)
 
 
 def is_pinned(own: frozenset[int], available: frozenset[int]) -> bool:
@@ -105,12 +108,8 @@ def launcher_mask() -> frozenset[int]:
     return _mask_of(parent)
 
 
-def _reason_to_keep(launcher: Launcher, environ: Mapping[str, str]) -> str | None:
-    if environ.get("FITTRAIN_KEEP_BINDING") == "1":
-        return f" and FITTRAIN_KEEP_BINDING=1 keeps it there; {_AVOID}"
-    if launcher.name not in _WIDENS:
-        return "; `srun --cpus-per-task=N` gives each rank N cores"
-    return None
+def _keep(own: frozenset[int], available: frozenset[int], reason: str) -> Affinity:
+    return Affinity(own, available, message=_pinned(own, available) + reason)
 
 
 def _pinned(own: frozenset[int], available: frozenset[int]) -> str:
@@ -118,14 +117,12 @@ def _pinned(own: frozenset[int], available: frozenset[int]) -> str:
     return f"The launcher pinned this rank to one core (processor {cores}) of {total}"
 
 
-def _widen(own: frozenset[int], available: frozenset[int]) -> Affinity:
-    pinned = _pinned(own, available)
+def _widen(own: frozenset[int], available: frozenset[int], avoid: str) -> Affinity:
     try:
         _set_all_threads(available)
     except OSError as error:
-        message = f"{pinned} and the system refuses more ({error.strerror}); {_AVOID}."
-        return Affinity(own, available, message=message)
-    message = f"{pinned}; it may now use all of them. {_AVOID}."
+        return _keep(own, available, f" and the system refuses more ({error.strerror}); {avoid}.")
+    message = f"{_pinned(own, available)}; it may now use all of them. {avoid}."
     return Affinity(frozenset(os.sched_getaffinity(0)), available, True, message)
 
 

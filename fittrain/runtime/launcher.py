@@ -118,7 +118,9 @@ def check_library(launcher: Launcher, library_version: str) -> None:
     """Refuses a launcher that belongs to another family than the MPI library.
 
     MPICH, Intel MPI and MVAPICH understand each other's launchers; Open MPI and they do not. A
-    library that is neither passes, since `check_size` will see whether it works.
+    library that is neither passes, since `check_size` will see whether it works. Call it before MPI
+    starts (`mpi4py.rc.initialize = False`): MPICH's library aborts in MPI_Init under Open MPI's
+    `mpirun`, with a message that helps nobody.
 
     Args:
         launcher: The result of `detect`.

@@ -39,7 +39,7 @@ def rank(launcher, cores, environ=None):
 
 
 @several_cores
-@pytest.mark.parametrize("launcher", ["openmpi", "intelmpi", "mpich", "mvapich"])
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich", "mvapich"])
 def test_run_02_one_core_of_many_is_widened_for_all_threads(launcher):
     mask, widened, message, tasks = rank(launcher, CORES[:1])
     assert widened
@@ -49,6 +49,13 @@ def test_run_02_one_core_of_many_is_widened_for_all_threads(launcher):
         f"The launcher pinned this rank to one core (processor {CORES[0]}) of {len(CORES)}; it may "
         "now use all of them. `mpirun --bind-to none` avoids this."
     )
+
+
+@several_cores
+def test_intel_mpi_is_told_its_own_setting():
+    mask, widened, message, _ = rank("intelmpi", CORES[:1])
+    assert (mask, widened) == (CORES, True)
+    assert message.endswith("I_MPI_PIN=off avoids this.")
 
 
 @several_cores

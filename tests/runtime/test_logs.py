@@ -1,5 +1,6 @@
 """Who says what, and where it is written."""
 
+import contextlib
 import logging
 import re
 import socket
@@ -21,14 +22,13 @@ def _clean():
     logs.remove()
 
 
-@pytest.fixture
-def root_handler(capsys):
-    """A handler that the user put on the root logger, which writes to the console."""
-    handler = logging.StreamHandler(sys.stderr)
+@contextlib.contextmanager
+def handler_of_the_user(handler):
     handler.setFormatter(logging.Formatter("USER %(message)s"))
     logging.getLogger().addHandler(handler)
-    yield handler
+    yield
     logging.getLogger().removeHandler(handler)
+    handler.close()
 
 
 def say_all():
@@ -108,21 +108,19 @@ def test_a_level_of_the_user_stays(capsys):
     assert capsys.readouterr().err == "ERROR: broken\n"
 
 
-def test_a_console_handler_of_the_user_gives_no_double_lines(capsys, root_handler):
+def test_a_console_handler_of_the_user_gives_no_double_lines(capsys):
     logs.configure(rank=0, size=1)
-    say_all()
+    with handler_of_the_user(logging.StreamHandler(sys.stderr)):
+        say_all()
     assert capsys.readouterr().err == "Epoch 1\nUSER slow\nUSER broken\n"
 
 
 def test_a_file_handler_of_the_user_gets_what_its_level_asks(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
-    handler = logging.FileHandler(tmp_path / "user.log")
-    logging.getLogger().addHandler(handler)
     logs.configure(rank=0, size=1, run_dir=tmp_path)
-    say_all()
-    logging.getLogger().removeHandler(handler)
-    handler.close()
-    assert (tmp_path / "user.log").read_text() == "Epoch 1\nslow\nbroken\n"
+    with handler_of_the_user(logging.FileHandler(tmp_path / "user.log")):
+        say_all()
+    assert (tmp_path / "user.log").read_text() == "USER Epoch 1\nUSER slow\nUSER broken\n"
     assert capsys.readouterr().err.startswith("Epoch 1\n")
 
 
