@@ -1,5 +1,78 @@
-"""Keras-style training on MPI clusters."""
+"""Keras-style training on MPI clusters: N ranks compute what one rank would, faster.
 
+Synopsis::
+
+    import fittrain
+
+    trainer = fittrain.Trainer(build, optimizer="adam", loss="mse", run_dir="runs/first")
+    trainer.fit(x, y, batch_size=256, epochs=20)
+
+Importing this package loads neither TensorFlow nor MPI. In a process that a launcher started it
+claims this rank's share of the host: it must come before TensorFlow makes its threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from fittrain.errors import LaunchError
+from fittrain.runtime import host
 from fittrain.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from fittrain.api import (
+        barrier,
+        broadcast_object,
+        init,
+        is_chief,
+        local_rank,
+        rank,
+        size,
+    )
+    from fittrain.callback import Callback
+    from fittrain.trainer import Trainer
+
+_HOMES = {
+    "Callback": "fittrain.callback",
+    "Trainer": "fittrain.trainer",
+    "barrier": "fittrain.api",
+    "broadcast_object": "fittrain.api",
+    "init": "fittrain.api",
+    "is_chief": "fittrain.api",
+    "local_rank": "fittrain.api",
+    "rank": "fittrain.api",
+    "size": "fittrain.api",
+}
+
+__all__ = [
+    "Callback",
+    "Trainer",
+    "__version__",
+    "barrier",
+    "broadcast_object",
+    "init",
+    "is_chief",
+    "local_rank",
+    "rank",
+    "size",
+]
+
+# Only environment variables and the affinity mask, and only under a launcher. What is wrong with
+# the launcher's variables is said by `init`, not by an import.
+with contextlib.suppress(LaunchError):
+    host.claim(os.environ)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fittrain' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,112 @@
+"""Callbacks on several ranks: which run where, and which need to see single batches.
+
+Stock Keras callbacks run unchanged. All ranks hand them the same logs, so whatever they decide is
+decided alike; those that only write files run on rank 0 alone.
+
+Synopsis::
+
+    class Beep(fittrain.Callback):
+        ranks = "chief"                       # rank 0 only; the default is "all"
+
+        def on_epoch_end(self, epoch, logs=None):
+            print(self.trainer.run_dir, logs["loss"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from fittrain.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fittrain.comm.base import Communicator
+
+WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+"""Keras callbacks that only write: several ranks would write the same files."""
+
+BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+class Callback(keras.callbacks.Callback):
+    """A Keras callback that knows its trainer and the ranks.
+
+    Attributes:
+        ranks: "all", or "chief" for rank 0 only.
+        trainer: the `Trainer` whose fit is running.
+        communicator: how ranks talk; its collectives must be reached by every rank.
+    """
+
+    ranks: str = "all"
+    trainer: Any = None
+    communicator: Communicator | None = None
+
+
+def check(callbacks: Sequence[Any], run_dir: Path | None) -> None:
+    """Refuses what is not a callback, and what cannot work on several ranks.
+
+    A callback with a method `check(run_dir)` of its own is asked too.
+
+    Raises:
+        ArgumentError: naming the callback and what to use.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise ArgumentError(
+                "`callbacks` must hold keras.callbacks.Callback objects. "
+                f"Received: {type(callback).__name__}."
+            )
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            raise ArgumentError(
+                "`callbacks` holds keras.callbacks.BackupAndRestore, which restores rank 0 only. "
+                "Load the weights before `fit`: rank 0's reach every rank."
+            )
+        if callable(own := getattr(callback, "check", None)):
+            own(run_dir)
+
+
+def assemble(
+    callbacks: Sequence[Any], trainer: Any, *, verbose: int, **params: Any
+) -> keras.callbacks.CallbackList:
+    """The callbacks of this rank, with History and, on rank 0, Keras's progress bar."""
+    chief = trainer.communicator.is_chief
+    own = [callback for callback in callbacks if chief or not runs_on_chief_only(callback)]
+    for callback in own:
+        if hasattr(callback, "trainer"):
+            callback.trainer = trainer
+        if isinstance(callback, Callback):
+            callback.communicator = trainer.communicator
+    if chief and verbose and not any(isinstance(c, keras.callbacks.ProgbarLogger) for c in own):
+        own.append(keras.callbacks.ProgbarLogger())
+    return keras.callbacks.CallbackList(
+        own, add_history=True, model=trainer.model, verbose=verbose, **params
+    )
+
+
+def runs_on_chief_only(callback: Any) -> bool:
+    """Whether rank 0 alone runs this callback."""
+    return getattr(callback, "ranks", "all") == "chief" or isinstance(callback, WRITERS)
+
+
+def looks_at_batches(callback: Any) -> bool:
+    """Whether a callback must be called after every single training batch."""
+    if isinstance(callback, (keras.callbacks.ProgbarLogger, keras.callbacks.History)):
+        return False
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return callback.update_freq != "epoch" or bool(callback._should_trace)
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_freq != "epoch"
+    return any(_overrides(callback, hook) for hook in BATCH_HOOKS)
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    own = getattr(callback, hook)
+    return getattr(own, "__func__", own) is not getattr(keras.callbacks.Callback, hook)

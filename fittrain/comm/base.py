@@ -1,0 +1,302 @@
+"""The seam between the trainer and whatever moves arrays between ranks.
+
+Owns the interface `Communicator` and everything that can be built on its few primitives. Does not
+know MPI, Horovod or the launcher.
+
+Synopsis::
+
+    communicator = fittrain.comm.create("auto", launcher)
+    mean, total, sums = communicator.weighted_mean(gradients, weight=batch_size, sums=[loss])
+    communicator.agree({"batch_size": 256})      # raises on all ranks if they differ
+    weights = communicator.broadcast(weights)    # any object, any size
+
+Methods whose first line says *collective* must be reached by every rank, in the same order.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fittrain.config import BROADCAST_CHUNK_BYTES
+from fittrain.errors import ArgumentError, FittrainError, PeerError, RankMismatchError
+
+Value = TypeVar("Value")
+REDUCTIONS = ("sum", "min", "max")
+
+
+class Progress:
+    """Counts the collectives this rank has entered, for the thread that watches its peers."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.inside: str | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def enter(self, what: str) -> Iterator[None]:
+        """Marks this rank as waiting for its peers in `what`; nested marks count once."""
+        with self._lock:
+            outermost = self.inside is None
+            if outermost:
+                self.entered += 1
+                self.inside = what
+        try:
+            yield
+        finally:
+            if outermost:
+                with self._lock:
+                    self.inside = None
+
+
+class Communicator(abc.ABC):
+    """How one rank exchanges arrays with the others.
+
+    Attributes:
+        name: the backend's name, as given to `Trainer(backend=...)`.
+        rank: number of this process, from 0.
+        size: number of processes.
+        local_rank: number of this process among those on its host.
+        local_size: number of processes on this host.
+        node: number of this host, from 0.
+        jit_compatible: whether `all_reduce` may run inside an XLA-compiled function.
+        progress: which collective this rank is in, and how many it has entered.
+    """
+
+    name: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    node: int = 0
+    jit_compatible: bool = False
+
+    def __init__(self, *, chunk_bytes: int = BROADCAST_CHUNK_BYTES) -> None:
+        self.chunk_bytes = chunk_bytes
+        self.progress = Progress()
+
+    # What a backend provides -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def all_reduce(self, flat: Any) -> Any:
+        """Collective, in the graph: element-wise sum over ranks of one flat tensor."""
+
+    @abc.abstractmethod
+    def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
+        """Collective: element-wise reduction over ranks of a host array."""
+
+    @abc.abstractmethod
+    def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
+        """Collective: fills `buffer` (writable bytes) on every rank with `root`'s."""
+
+    @abc.abstractmethod
+    def _gather(self, value: Any) -> list[Any]:
+        """Collective: every rank's `value` (a small picklable object), in rank order."""
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Collective: returns when every rank has called it."""
+
+    @abc.abstractmethod
+    def end_job(self, report: Callable[[], None], exit_code: int) -> None:
+        """Shows `report` and ends all ranks. Returns only where the error itself ends the job."""
+
+    def close(self) -> None:
+        """Gives back what the backend holds. Harmless when called twice."""
+
+    # The surroundings of a step ----------------------------------------------------------------
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Context in which model variables must be created."""
+        return contextlib.nullcontext()
+
+    def run(self, step: Callable[..., Value], *arguments: Any) -> Value:
+        """Executes `step` on this rank."""
+        return step(*arguments)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank speaks and writes for all: rank 0."""
+        return self.rank == 0
+
+    # In the graph ------------------------------------------------------------------------------
+
+    def weighted_mean(
+        self, gradients: Sequence[Any], weight: Any, sums: Sequence[Any] = ()
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Collective, in the graph: weighted mean of gradients, and plain sums, in one exchange.
+
+        One flat tensor for each dtype travels; the float32 one carries `weight` and `sums` too.
+        `None` entries pass through. A rank whose weight is 0 takes part without influence.
+
+        Args:
+            gradients: tensors of any shape, or None, in the same order on all ranks.
+            weight: scalar; the mean is sum(weight * gradient) / sum(weight) over ranks.
+            sums: scalars to be added up over ranks, unweighted.
+
+        Returns:
+            The means in the order of `gradients`, the total weight, and the reduced `sums`.
+        """
+        from fittrain.comm.flat import reduce_weighted
+
+        return reduce_weighted(self.all_reduce, gradients, weight, sums)
+
+    def average(self, gradients: Sequence[Any]) -> list[Any]:
+        """Collective, in the graph: plain mean over ranks; `None` entries pass through."""
+        means, _, _ = self.weighted_mean(gradients, weight=1.0)
+        return means
+
+    # On the host -------------------------------------------------------------------------------
+
+    def reduce(self, array: Any, op: str = "sum") -> np.ndarray:
+        """Collective: `array` reduced over ranks element by element, the same bits on all.
+
+        Args:
+            array: numbers of any shape, the same shape and dtype on all ranks.
+            op: "sum", "min" or "max".
+
+        Raises:
+            ArgumentError: if `op` is none of these.
+        """
+        if op not in REDUCTIONS:
+            raise ArgumentError(f"`op` must be one of {REDUCTIONS}. Received: op={op!r}.")
+        with self.progress.enter(f"reduce({op})"):
+            return self._reduce(np.asarray(array), op)
+
+    def gather(self, value: Value) -> list[Value]:
+        """Collective: every rank's `value` (a small picklable object), in rank order."""
+        with self.progress.enter("gather"):
+            return self._gather(value)
+
+    def broadcast(self, value: Value, root: int = 0) -> Value:
+        """Collective: `root`'s value on every rank. Any picklable object of any size.
+
+        Pickled bytes travel in pieces of `chunk_bytes`, since MPI counts have 31 bits.
+        """
+        with self.progress.enter("broadcast"):
+            payload = pickle.dumps(value, protocol=5) if self.rank == root else b""
+            length = self._broadcast_length(len(payload), root)
+            buffer = bytearray(payload) if self.rank == root else bytearray(length)
+            self._broadcast_pieces(memoryview(buffer), root)
+            return value if self.rank == root else pickle.loads(buffer)  # noqa: S301
+
+    def broadcast_array(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Collective: `root`'s array on every rank; shape and dtype must agree beforehand."""
+        with self.progress.enter("broadcast"):
+            # Not ascontiguousarray: that would turn a scalar into a vector of one.
+            own = np.array(array, order="C", copy=True)
+            self._broadcast_pieces(memoryview(own.reshape(-1).view(np.uint8)), root)
+            return own
+
+    def broadcast_variables(self, variables: Sequence[Any], root: int = 0) -> None:
+        """Collective: gives every Keras variable `root`'s value."""
+        for variable in variables:
+            variable.assign(self.broadcast_array(variable.numpy(), root))
+
+    def concatenate(self, part: np.ndarray) -> np.ndarray:
+        """Collective: every rank's rows, one part after the other, in rank order.
+
+        Args:
+            part: this rank's rows, shape (any number, ...), the same dtype on all ranks.
+        """
+        lengths = self.gather(len(part))
+        pieces = [
+            self.broadcast_array(
+                part if rank == self.rank else np.empty((length, *part.shape[1:]), part.dtype),
+                root=rank,
+            )
+            for rank, length in enumerate(lengths)
+        ]
+        return np.concatenate(pieces)
+
+    def any(self, flag: bool) -> bool:
+        """Collective: whether `flag` is true on at least one rank."""
+        return bool(self.reduce(np.asarray([int(flag)], np.int64), "max")[0])
+
+    def agree(self, values: Mapping[str, Any]) -> None:
+        """Collective: refuses to go on unless all ranks hold the same `values`.
+
+        Args:
+            values: what must be equal, by name; small and picklable, compared with `==`.
+
+        Raises:
+            RankMismatchError: on all ranks, naming the first difference, its ranks and values.
+        """
+        everyone = self.gather(dict(values))
+        for key in everyone[0]:
+            groups: dict[str, list[int]] = {}
+            for rank, theirs in enumerate(everyone):
+                groups.setdefault(repr(theirs.get(key)), []).append(rank)
+            if len(groups) > 1:
+                found = "; ".join(
+                    f"{name_ranks(ranks)}: {value}" for value, ranks in groups.items()
+                )
+                raise RankMismatchError(
+                    f"`{key}` must be the same on all ranks. Received: {found}. "
+                    "Give every rank the same arguments, data and code."
+                )
+
+    def raise_together(self, error: Exception | None) -> None:
+        """Collective: if any rank brings an error, all ranks raise.
+
+        A `FittrainError` is raised as its own class everywhere. Any other exception stays what it
+        is on its rank, and the other ranks raise `PeerError`.
+        """
+        everyone = self.gather(None if error is None else _portable(error))
+        failed = [(rank, *found) for rank, found in enumerate(everyone) if found is not None]
+        if not failed:
+            return
+        if error is not None and (self.size == len(failed) or not isinstance(error, FittrainError)):
+            raise error
+        _, kind, message = failed[0]
+        ranks = name_ranks([rank for rank, _, text in failed if text == message])
+        raise kind(f"{ranks}: {message}")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Collective: a block whose error on any rank becomes an error on every rank."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:  # noqa: BLE001 - handed to every rank below
+            error = caught
+        self.raise_together(error)
+
+    def _broadcast_length(self, length: int, root: int) -> int:
+        header = np.asarray([length], np.int64)
+        self._broadcast_bytes(memoryview(header.view(np.uint8)), root)
+        return int(header[0])
+
+    def _broadcast_pieces(self, buffer: memoryview, root: int) -> None:
+        for start in range(0, len(buffer), self.chunk_bytes):
+            self._broadcast_bytes(buffer[start : start + self.chunk_bytes], root)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words, runs shortened.
+
+    Example:
+        >>> name_ranks([0, 1, 2, 5])
+        'ranks 0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
+
+
+def _portable(error: Exception) -> tuple[type[FittrainError], str]:
+    """What other ranks raise for `error`: our own classes survive, foreign ones become peers'."""
+    if isinstance(error, FittrainError):
+        return type(error), str(error)
+    return PeerError, f"{type(error).__name__}: {error}"

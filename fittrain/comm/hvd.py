@@ -1,0 +1,63 @@
+"""Ranks that exchange gradients through Horovod's ring all-reduce (MPI on CPU, NCCL on GPU).
+
+Of Horovod only its operations on tensors are used. Its optimizer, tape and callbacks are written
+for Keras 2: around a Keras 3 optimizer `DistributedOptimizer` averages nothing, without an error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from fittrain.comm.mpi import MpiCommunicator
+from fittrain.errors import LaunchError, MissingDependencyError
+
+INSTALL_COMMAND = "fittrain horovod build"
+
+
+def load_horovod() -> Any:
+    """The module `horovod.tensorflow`.
+
+    Raises:
+        MissingDependencyError: if Horovod is missing or its compiled part does not load.
+    """
+    if importlib.util.find_spec("horovod") is None:
+        raise MissingDependencyError(f"Horovod is not installed: {INSTALL_COMMAND}")
+    try:
+        import horovod.tensorflow as hvd
+    except Exception as error:  # noqa: BLE001 - its loader raises many kinds, all meaning this
+        raise MissingDependencyError(
+            "Horovod is installed but its compiled part does not load with this TensorFlow and "
+            f"MPI: {INSTALL_COMMAND} --force. Reason: {' '.join(str(error).split())}"
+        ) from error
+    return hvd
+
+
+class HorovodCommunicator(MpiCommunicator):
+    """Gradients through Horovod, host collectives through mpi4py.
+
+    Both speak to the same MPI library. A small host collective takes microseconds through mpi4py
+    and a whole cycle of Horovod's coordinator otherwise.
+
+    Raises:
+        MissingDependencyError: if Horovod is missing or does not load.
+        LaunchError: if Horovod and mpi4py count different numbers of ranks.
+    """
+
+    name = "horovod"
+
+    def __init__(self, **options: Any) -> None:
+        self._hvd = load_horovod()
+        super().__init__(**options)
+        self._hvd.init()
+        if self._hvd.size() != self.size or self._hvd.rank() != self.rank:
+            raise LaunchError(
+                f"Horovod says rank {self._hvd.rank()} of {self._hvd.size()} and mpi4py rank "
+                f"{self.rank} of {self.size}: they are linked to different MPI libraries. "
+                f"Rebuild Horovod against this one: {INSTALL_COMMAND} --force"
+            )
+
+    def all_reduce(self, flat: Any) -> Any:
+        """Collective, in the graph: sum over ranks by Horovod."""
+        name = f"fittrain.{flat.dtype.name}"
+        return self._hvd.allreduce(flat, op=self._hvd.Sum, name=name)

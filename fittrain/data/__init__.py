@@ -1,0 +1,1 @@
+"""From any input to this rank's rows of every update."""

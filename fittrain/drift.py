@@ -1,0 +1,53 @@
+"""Whether all ranks still hold the same weights, bit for bit.
+
+Replicas are never sent to each other again after the start, so a difference would grow unseen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fittrain.comm.base import Communicator, name_ranks
+from fittrain.errors import DriftError
+
+
+def digests(variables: Sequence[Any]) -> np.ndarray:
+    """A checksum of each variable's bytes, int64, shape (variables,)."""
+    return np.asarray(
+        [zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes()) for variable in variables],
+        np.int64,
+    )
+
+
+def check(variables: Sequence[Any], communicator: Communicator, when: str) -> None:
+    """Collective: refuses to go on unless all ranks hold the same values.
+
+    Args:
+        variables: Keras variables, in the same order on all ranks.
+        communicator: how ranks compare.
+        when: for the message, such as "at the end of epoch 3".
+
+    Raises:
+        DriftError: on all ranks, naming the first variable that differs and the ranks.
+    """
+    own = digests(variables)
+    # One exchange: the minimum of x and of -x gives both ends.
+    ends = communicator.reduce(np.concatenate([own, -own]), "min")
+    lowest, highest = ends[: len(own)], -ends[len(own) :]
+    different = np.flatnonzero(lowest != highest)
+    if not different.size:
+        return
+    first = int(different[0])
+    groups: dict[int, list[int]] = {}
+    for rank, value in enumerate(communicator.gather(int(own[first]))):
+        groups.setdefault(value, []).append(rank)
+    parties = " and ".join(name_ranks(ranks) for ranks in groups.values())
+    raise DriftError(
+        f"`{variables[first].path}` differs between {parties} {when} ({different.size} of "
+        f"{len(own)} variables differ). Something changed weights on some ranks only, such as a "
+        "callback or `set_weights` under a condition on the rank. Do it on every rank."
+    )

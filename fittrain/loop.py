@@ -1,0 +1,165 @@
+"""The order of events inside `fit`, `evaluate` and `predict`.
+
+Synopsis::
+
+    loop = Loop(program, supervisor, steps_per_execution="auto")
+    history = loop.train(plan, callbacks, single_steps=False)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from fittrain import drift
+from fittrain.config import FitConfig
+from fittrain.data.arrays import ArraySource
+from fittrain.data.feed import BlockPlanner, blocks
+from fittrain.data.sampler import Sampler
+from fittrain.data.split import contiguous_part
+from fittrain.plan import FitPlan
+from fittrain.step import Block, Outcome, StepProgram
+from fittrain.supervise import Supervisor
+
+Logs = dict[str, Any]
+
+
+@dataclass
+class Loop:
+    """Runs a program over data, all ranks together.
+
+    Args:
+        program: the compiled steps.
+        supervisor: told where training is, for error reports.
+        steps_per_execution: updates in one call, or "auto".
+    """
+
+    program: StepProgram
+    supervisor: Supervisor
+    steps_per_execution: int | str = "auto"
+    _planners: dict[str, BlockPlanner] = field(default_factory=dict)
+
+    def train(
+        self, plan: FitPlan, callbacks: keras.callbacks.CallbackList, *, single_steps: bool
+    ) -> None:
+        """Collective: the epochs of a `fit`.
+
+        Args:
+            plan: data and numbers.
+            callbacks: of this rank.
+            single_steps: whether a callback on any rank looks at single batches.
+        """
+        model, config = self.program.model, plan.config
+        self._planners.clear()
+        self._planner("train", plan.source, plan.sampler, single_steps=single_steps)
+        model.stop_training = False
+        self.program.stop_request.assign(0.0)
+        logs: Logs = {}
+        callbacks.on_train_begin()
+        for epoch in range(config.initial_epoch, config.epochs):
+            callbacks.on_epoch_begin(epoch)
+            logs = self._train_epoch(plan, epoch, callbacks)
+            if plan.held_out is not None and (epoch + 1) % config.validation_freq == 0:
+                values = self.evaluate(plan.held_out, config, callbacks)
+                logs |= {f"val_{name}": value for name, value in values.items()}
+            self._check_drift(f"at the end of epoch {epoch + 1}")
+            callbacks.on_epoch_end(epoch, logs)
+            if self._stop_agreed():
+                break
+        callbacks.on_train_end(logs)
+
+    def evaluate(
+        self, source: ArraySource, config: FitConfig, callbacks: keras.callbacks.CallbackList
+    ) -> Logs:
+        """Collective: loss and metrics over all samples, each counted once."""
+        communicator = self.program.communicator
+        sampler = Sampler(
+            length=source.length,
+            batch_size=config.validation_batch_size_global(communicator.size),
+            rank=communicator.rank,
+            size=communicator.size,
+            shuffle=False,
+        )
+        planner = self._planner("evaluate", source, sampler)
+        self.program.board.reset()
+        logs: Logs = {}
+        done = 0
+        callbacks.on_test_begin()
+        for data, rows, counts in blocks(source, sampler, 0, planner):
+            callbacks.on_test_batch_begin(done)
+            started = time.perf_counter()
+            outcome = self.program.evaluate(Block(data, rows, counts))
+            logs = self._agree_on(outcome, time.perf_counter() - started, planner)
+            done += outcome.steps
+            callbacks.on_test_batch_end(done - 1, logs)
+        callbacks.on_test_end(logs)
+        return logs
+
+    def predict(self, source: ArraySource, batch_size: int) -> Any:
+        """Collective: the outputs for all samples, in their order, on every rank."""
+        communicator = self.program.communicator
+        start, stop = contiguous_part(source.length, communicator.rank, communicator.size)
+        rows = max(1, batch_size // communicator.size)
+        # A rank without samples predicts one, to know the outputs' shapes, and keeps none of it.
+        samples = np.arange(start, stop) if stop > start else np.array([0])
+        parts = [
+            self.program.predict(source.gather(samples[first : first + rows]))
+            for first in range(0, len(samples), rows)
+        ]
+        return keras.tree.map_structure(
+            lambda *pieces: communicator.concatenate(np.concatenate(pieces)[: stop - start]),
+            *parts,
+        )
+
+    def _train_epoch(
+        self, plan: FitPlan, epoch: int, callbacks: keras.callbacks.CallbackList
+    ) -> Logs:
+        planner = self._planners["train"]
+        self.program.board.reset()
+        logs: Logs = {}
+        done = 0
+        for data, rows, counts in blocks(plan.source, plan.sampler, epoch, planner):
+            self.supervisor.position = {"epoch": epoch, "update": done}
+            callbacks.on_train_batch_begin(done)
+            started = time.perf_counter()
+            outcome = self.program.train(Block(data, rows, counts))
+            logs = self._agree_on(outcome, time.perf_counter() - started, planner)
+            done += outcome.steps
+            callbacks.on_train_batch_end(done - 1, logs)
+            if outcome.steps < len(rows):
+                self.program.model.stop_training = True
+            if self._stop_agreed():
+                break
+        return logs
+
+    def _agree_on(self, outcome: Outcome, seconds: float, planner: BlockPlanner) -> Logs:
+        """Collective: metric values over all ranks, and one time for all of them to plan by."""
+        communicator = self.program.communicator
+        summed = communicator.reduce(np.concatenate([[seconds], outcome.state]))
+        planner.observe(float(summed[0]) / communicator.size, outcome.steps)
+        return self.program.board.results(summed[1:])
+
+    def _stop_agreed(self) -> bool:
+        """Collective: whether any rank's callbacks asked to stop; then all ranks do."""
+        model = self.program.model
+        model.stop_training = self.program.communicator.any(bool(model.stop_training))
+        return bool(model.stop_training)
+
+    def _check_drift(self, when: str) -> None:
+        model = self.program.model
+        variables = [*model.trainable_variables, *model.optimizer.variables]
+        drift.check(variables, self.program.communicator, when)
+
+    def _planner(
+        self, name: str, source: ArraySource, sampler: Sampler, *, single_steps: bool = False
+    ) -> BlockPlanner:
+        """The planner of a program, which keeps over epochs what it has learned."""
+        if name not in self._planners:
+            steps = self.steps_per_execution
+            steps = 1 if single_steps and steps == "auto" else steps
+            self._planners[name] = BlockPlanner(steps, source.row_bytes, sampler.largest_part)
+        return self._planners[name]

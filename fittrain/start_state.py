@@ -1,0 +1,83 @@
+"""The state from which all ranks start: built, checked to be alike, and rank 0's everywhere.
+
+Models may be built late (subclassed ones see their shapes with the first data), so this happens
+when the data is known and before the first update.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fittrain.comm.base import Communicator
+from fittrain.data.arrays import ArraySource, feed_dtype
+from fittrain.runtime.seeds import derive
+
+SEED_RANGE = 2**31 - 1
+
+
+def build(model: keras.Model, source: ArraySource) -> None:
+    """Creates every variable of model, metrics and optimizer, without touching their state."""
+    data = source.map(lambda leaf: leaf[:1].astype(feed_dtype(leaf.dtype), copy=False))
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    outputs = model(keras.tree.map_structure(_symbol, x))
+    if model.compiled and y is not None:
+        # Any prediction of the right shape creates the metrics' variables.
+        y_pred = keras.tree.map_structure(_placeholder, outputs)
+        model.compute_loss(x, y, y_pred, sample_weight)
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        model.reset_metrics()
+    if model.compiled and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def broadcast(model: keras.Model, communicator: Communicator) -> None:
+    """Collective: gives every rank the weights and optimizer state of rank 0.
+
+    Random streams (dropout, augmentation layers) are derived from rank 0's too, but differ by rank.
+    """
+    variables = [*model.weights, *(model.optimizer.variables if model.compiled else [])]
+    communicator.broadcast_variables(variables)
+    for state in seed_states(model):
+        seed, counter = communicator.broadcast_array(state.numpy()).tolist()
+        # Rank 0 keeps the seed itself, so that one rank draws what plain Keras draws.
+        own = derive(seed, "rank", communicator.rank) % SEED_RANGE if communicator.rank else seed
+        state.assign(np.asarray([own, counter], state.numpy().dtype))
+
+
+def seed_states(model: keras.Model) -> list[Any]:
+    """The state variables of the model's random generators."""
+    weights = {id(variable) for variable in model.weights}
+    return [variable for variable in model.variables if id(variable) not in weights]
+
+
+def describe(model: keras.Model) -> dict[str, str]:
+    """What must be the same on all ranks, by name."""
+    found = {"number of model weights": str(len(model.weights))}
+    for index, variable in enumerate(model.weights):
+        # By position: automatic names may differ where a rank has built another model before.
+        found[f"model.weights[{index}]"] = f"{variable.dtype}{list(variable.shape)}"
+    if model.compiled:
+        found["optimizer"] = _describe_optimizer(model.optimizer)
+        found["number of trainable variables"] = str(len(model.trainable_variables))
+    return found
+
+
+def _describe_optimizer(optimizer: Any) -> str:
+    try:
+        config = {k: v for k, v in optimizer.get_config().items() if k != "name"}
+    except NotImplementedError:
+        # A schedule without `get_config` works; only its numbers cannot be compared.
+        config = {}
+    return f"{type(optimizer).__name__} {config}"
+
+
+def _symbol(leaf: np.ndarray) -> keras.KerasTensor:
+    return keras.KerasTensor((None, *leaf.shape[1:]), dtype=tf.as_dtype(leaf.dtype).name)
+
+
+def _placeholder(symbol: keras.KerasTensor) -> tf.Tensor:
+    return tf.zeros([1 if size is None else size for size in symbol.shape], symbol.dtype)

@@ -1,0 +1,236 @@
+"""The compiled programs: several updates in one call, evaluation, prediction.
+
+Owns every `tf.function` around the model and the only `GradientTape`. A call gets a block: the rows
+of several consecutive updates, one after the other, and how many rows belong to each. The loop over
+them runs inside the graph, so the price of a call is paid once a block, not once an update, and one
+trace serves every block length and batch size.
+
+Synopsis::
+
+    program = StepProgram(model, communicator, hooks)
+    outcome = program.train(block)        # outcome.steps updates were applied
+    logs = program.board.results(communicator.reduce(outcome.state))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fittrain.comm.base import Communicator
+from fittrain.errors import ArgumentError
+from fittrain.metrics import MetricBoard
+
+
+class Hooks(Protocol):
+    """What a `Trainer` subclass may override."""
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+        """Mean loss of a batch."""
+
+    def train_step(self, batch: Any) -> tf.Tensor:
+        """One update from one batch; returns its mean loss."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of several consecutive updates.
+
+    Args:
+        data: (x,), (x, y) or (x, y, sample_weight) in any nesting, shape (sum of rows, ...).
+        rows: rows of each update, int32, shape (updates,).
+        counts: rows that count in each update, int32, shape (updates,).
+    """
+
+    data: tuple[Any, ...]
+    rows: np.ndarray
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did.
+
+    Args:
+        steps: batches that were done; fewer than asked for after a stop request.
+        state: this rank's metric state since the last reset, float64, shape (variables,).
+    """
+
+    steps: int
+    state: np.ndarray
+
+
+class StepProgram:
+    """The compiled steps of one model on one communicator.
+
+    Args:
+        model: a built and compiled Keras model.
+        communicator: how gradients are exchanged.
+        hooks: the trainer, whose `compute_loss` and `train_step` are used.
+    """
+
+    def __init__(self, model: keras.Model, communicator: Communicator, hooks: Hooks) -> None:
+        self.model = model
+        self.communicator = communicator
+        self.hooks = hooks
+        self.board = MetricBoard(model)
+        self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
+        self._takes_training = "training" in inspect.signature(model.call).parameters
+        self._batch: _Batch | None = None
+        self._compiled: dict[str, Callable[..., Any]] = {}
+        self.identity = (
+            id(model),
+            id(model.optimizer),
+            tuple(id(variable) for variable in model.trainable_variables),
+        )
+
+    # Called from Python ------------------------------------------------------------------------
+
+    def train(self, block: Block) -> Outcome:
+        """Collective: one update for each batch of the block."""
+        with self.communicator.progress.enter("update"):
+            return self._call("train", self._train_one, block)
+
+    def evaluate(self, block: Block) -> Outcome:
+        """Loss and metrics of each batch of the block, on this rank alone."""
+        return self._call("evaluate", self._evaluate_one, block)
+
+    def predict(self, data: tuple[Any, ...]) -> Any:
+        """The model's outputs for one batch, on this rank alone, as NumPy arrays."""
+        if "predict" not in self._compiled:
+            self._compiled["predict"] = tf.function(
+                lambda rows: self.forward(rows[0], training=False), input_signature=[_spec(data)]
+            )
+        outputs = self._compiled["predict"](_tensors(data))
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
+
+    # Called while tracing ----------------------------------------------------------------------
+
+    def forward(self, x: Any, *, training: bool) -> Any:
+        """In the graph: the model's output."""
+        return self.model(x, training=training) if self._takes_training else self.model(x)
+
+    def train_step(self, batch: Any) -> tf.Tensor:
+        """In the graph: forward, loss, gradients, exchange, update; returns the mean loss."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        optimizer = self.model.optimizer
+        with tf.GradientTape() as tape:
+            y_pred = self.forward(x, training=True)
+            loss = self.hooks.compute_loss(x, y, y_pred, sample_weight)
+            scaled = optimizer.scale_loss(loss)
+        variables = self.model.trainable_variables
+        self.apply_gradients(tape.gradient(scaled, variables), variables)
+        self.update_metrics(x, y, y_pred, sample_weight)
+        return loss
+
+    def apply_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any = None
+    ) -> None:
+        """Collective, in the graph: averages gradients over all samples of all ranks, applies them.
+
+        The control word travels along, so that a stop asked for on any rank holds for all.
+        """
+        batch = self._batch
+        if batch is None:
+            raise ArgumentError(
+                "`apply_gradients` was called outside `train_step`. Call it from `train_step` of a "
+                "Trainer subclass, once for each optimizer."
+            )
+        means, _, (stop,) = self.communicator.weighted_mean(
+            gradients, weight=batch.count, sums=[self.stop_request]
+        )
+        batch.stop = tf.maximum(batch.stop, stop)
+        (optimizer or self.model.optimizer).apply(means, variables)
+
+    def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        """In the graph: counts a batch in the compiled metrics, unless none of its rows count."""
+        if self._batch is None:
+            raise ArgumentError("`update_metrics` was called outside a step.")
+
+        def count() -> tf.Tensor:
+            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            return tf.constant(0)
+
+        if self.model.metrics_variables:
+            tf.cond(self._batch.count > 0, count, lambda: tf.constant(0))
+
+    # The loop ----------------------------------------------------------------------------------
+
+    def _call(self, name: str, one: Callable[[Any], tf.Tensor], block: Block) -> Outcome:
+        if name not in self._compiled:
+            signature = [_spec(block.data), *[tf.TensorSpec([None], tf.int32)] * 2]
+            self._compiled[name] = tf.function(self._loop(one), input_signature=signature)
+        steps, state = self.communicator.run(
+            self._compiled[name], _tensors(block.data), block.rows, block.counts
+        )
+        return Outcome(int(steps), state.numpy())
+
+    def _loop(self, one: Callable[[Any], tf.Tensor]) -> Callable[..., Any]:
+        """The graph of a call: `one` for each batch of a block, until one asks to stop."""
+
+        def run(data: Any, rows: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            offsets = tf.cumsum(rows, exclusive=True)
+
+            def body(step: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                first, last = offsets[step], offsets[step] + rows[step]
+                batch = keras.tree.map_structure(lambda leaf: leaf[first:last], data)
+                return step + 1, self._one_batch(one, batch, counts[step], stop)
+
+            steps, _ = tf.while_loop(
+                lambda step, stop: tf.logical_and(step < tf.shape(rows)[0], stop <= 0.0),
+                body,
+                (tf.constant(0), tf.constant(0.0)),
+                # More would let two updates submit the same collective at once.
+                parallel_iterations=1,
+            )
+            with tf.control_dependencies([steps]):
+                return steps, self.board.state()
+
+        return run
+
+    def _one_batch(
+        self, one: Callable[[Any], tf.Tensor], batch: Any, count: tf.Tensor, stop: tf.Tensor
+    ) -> tf.Tensor:
+        self._batch = _Batch(tf.cast(count, tf.float32), stop)
+        try:
+            loss = one(batch)
+            weight = self._batch.count
+            # A batch of which no row counts may give any loss, even NaN.
+            counted = tf.where(weight > 0, tf.cast(loss, tf.float32), 0.0)
+            self.board.loss.update_state(counted, sample_weight=weight)
+            return self._batch.stop
+        finally:
+            self._batch = None
+
+    def _train_one(self, batch: Any) -> tf.Tensor:
+        return self.hooks.train_step(batch)
+
+    def _evaluate_one(self, batch: Any) -> tf.Tensor:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        y_pred = self.forward(x, training=False)
+        self.update_metrics(x, y, y_pred, sample_weight)
+        return self.hooks.compute_loss(x, y, y_pred, sample_weight)
+
+
+@dataclass
+class _Batch:
+    """What is known of the batch being traced: its weight, and the stop votes so far."""
+
+    count: tf.Tensor
+    stop: tf.Tensor
+
+
+def _spec(data: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], tf.as_dtype(leaf.dtype)), data
+    )
+
+
+def _tensors(data: Any) -> Any:
+    return keras.tree.map_structure(tf.convert_to_tensor, data)

@@ -1,0 +1,386 @@
+"""`Trainer`: the interface people use. The parts live elsewhere.
+
+Who owns what:
+
+=====================  =========================================================
+`plan`                 the arguments, checked, as numbers and data
+`loop`                 the order of events in an epoch
+`session`              launcher, communicator, threads, seeds, logs, supervision
+`data.arrays`          the arrays and how rows are gathered
+`data.sampler`         which rows each rank uses in each update
+`data.feed`            how many updates one call does; reading ahead
+`step`                 the compiled updates; the exchange of gradients
+`metrics`              values over all ranks
+`start_state`          building, comparing and broadcasting the first state
+`callback`             which callbacks run on which rank
+=====================  =========================================================
+
+Synopsis::
+
+    trainer = fittrain.Trainer(build, optimizer="adam", loss="mse", run_dir="runs/first")
+    history = trainer.fit(x, y, batch_size=256, epochs=20, validation_data=(xv, yv))
+    trainer.save("model.keras")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from fittrain import callback as callback_rules
+from fittrain import session, start_state
+from fittrain.comm.base import Communicator
+from fittrain.config import FitConfig
+from fittrain.data.arrays import ArraySource
+from fittrain.data.feed import check_steps_per_execution
+from fittrain.data.split import split_validation
+from fittrain.errors import ArgumentError
+from fittrain.loop import Loop
+from fittrain.plan import FitPlan, check_model, make_sampler, resolve_verbose
+from fittrain.step import StepProgram
+from fittrain.versions import versions
+
+
+class Trainer:
+    """Trains a Keras model on all ranks of a job as one process would train it.
+
+    The global batch of every update is the same for every number of ranks; gradients are averaged
+    over its samples exactly, also where it does not divide by the ranks. Nothing is started and no
+    model is built before it is needed.
+
+    Args:
+        model: a Keras model, or a function without arguments that returns one.
+        optimizer: a Keras optimizer or its name. None: the model is compiled already.
+        loss: a Keras loss, its name, or a function; reduced to the mean over the batch.
+        metrics: as for Keras's `compile`.
+        backend: "auto", "horovod", "mpi", "local", or a `Communicator`.
+        steps_per_execution: updates in one call of the compiled program. "auto" takes as many as
+            last about a quarter of a second, or 1 where a callback looks at single batches.
+        seed: base of shuffling and of every random stream. None draws one.
+        run_dir: folder for logs, errors and events; created when needed. None writes nothing.
+
+    Raises:
+        ArgumentError: if the model is neither compiled nor given an optimizer and a loss.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> trainer = Trainer(model, optimizer="sgd", loss="mse", backend="local")
+        >>> history = trainer.fit(np.ones((8, 1)), np.ones((8, 1)), batch_size=4, verbose=0)
+        >>> len(history.history["loss"])
+        1
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are Keras's and the field's
+        self,
+        model: keras.Model | Callable[[], keras.Model],
+        *,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        backend: str | Communicator = "auto",
+        steps_per_execution: int | str = "auto",
+        seed: int | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not isinstance(model, keras.Model) and not callable(model):
+            raise ArgumentError(
+                "`model` must be a keras.Model or a function that returns one. "
+                f"Received: {type(model).__name__}."
+            )
+        if (optimizer is None) != (loss is None) or (metrics is not None and loss is None):
+            raise ArgumentError(
+                "`optimizer`, `loss` and `metrics` compile the model: give optimizer and loss, "
+                "or none of the three with a compiled model. "
+                f"Received: optimizer={optimizer!r}, loss={loss!r}, metrics={metrics!r}."
+            )
+        check_steps_per_execution(steps_per_execution)
+        self._model_or_builder = model
+        self._compile_arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        self._backend = backend
+        self._steps_per_execution = steps_per_execution
+        self._seed = seed
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._session: session.Session | None = None
+        self._model: keras.Model | None = None
+        self._program: StepProgram | None = None
+
+    # What was started and built ----------------------------------------------------------------
+
+    @property
+    def session(self) -> session.Session:
+        """What `fittrain.init` started; starts it when needed. Collective the first time."""
+        if self._session is None:
+            self._session = session.start(self._backend, seed=self._seed, run_dir=self.run_dir)
+        return self._session
+
+    @property
+    def communicator(self) -> Communicator:
+        """How this rank talks to the others."""
+        return self.session.communicator
+
+    @property
+    def model(self) -> keras.Model:
+        """The compiled model, not necessarily built; made when first needed."""
+        if self._model is None:
+            self._model = self._make_model()
+        return self._model
+
+    def _make_model(self) -> keras.Model:
+        given = self._model_or_builder
+        with self.communicator.scope():
+            model = given if isinstance(given, keras.Model) else given()
+            if isinstance(model, keras.Model) and self._compile_arguments["loss"] is not None:
+                # The exchange between ranks does not run inside XLA.
+                model.compile(**self._compile_arguments, jit_compile=False)
+        check_model(model)
+        return model
+
+    # What subclasses override ------------------------------------------------------------------
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Mean loss over the samples of a batch, a scalar; by default the compiled loss.
+
+        Override it for a loss that compiled losses cannot express; regularisers are in
+        `self.model.losses`.
+        """
+        return self.model.compute_loss(x, y, y_pred, sample_weight)
+
+    def train_step(self, batch: Any) -> Any:
+        """One update from one batch of this rank; returns its mean loss.
+
+        Override it for full control. Gradients reach the weights through `apply_gradients` alone.
+        """
+        return self._running_program.train_step(batch)
+
+    def apply_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any = None
+    ) -> None:
+        """Collective: averages over all samples of all ranks, then applies. For `train_step`.
+
+        Args:
+            gradients: of the mean loss of this rank's batch, or None entries.
+            variables: what they belong to, in the same order.
+            optimizer: default the model's.
+        """
+        self._running_program.apply_gradients(gradients, variables, optimizer)
+
+    def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Counts a batch in the compiled metrics. For `train_step`."""
+        self._running_program.update_metrics(x, y, y_pred, sample_weight)
+
+    def request_stop(self) -> None:
+        """Ends training after the update that is under way, on all ranks. From any thread."""
+        self._running_program.stop_request.assign(1.0)
+
+    @property
+    def _running_program(self) -> StepProgram:
+        if self._program is None:
+            raise ArgumentError("Nothing is being trained: call this from inside `fit`.")
+        return self._program
+
+    # fit ---------------------------------------------------------------------------------------
+
+    def fit(  # noqa: PLR0913 - Keras's signature
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        batch_size_per_rank: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        validation_split: float = 0.0,
+        validation_data: tuple[Any, ...] | None = None,
+        shuffle: bool = True,
+        initial_epoch: int = 0,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+        drop_remainder: bool = False,
+    ) -> keras.callbacks.History:
+        """Collective: trains, with Keras's arguments. Every rank passes the whole data.
+
+        Args:
+            x: input arrays, shape (samples, ...); or tuples, lists and dicts of them.
+            y: target arrays, like `x`.
+            sample_weight: weight of each sample, shape (samples,).
+            batch_size: samples in one update over all ranks. Default 32.
+            batch_size_per_rank: the alternative: samples in one update on each rank.
+            epochs: number of the last epoch.
+            verbose: 0 silent, 1 progress bar, 2 a line for each epoch; "auto" is 1 on a terminal.
+                Rank 0 speaks.
+            callbacks: Keras callbacks, the same on all ranks.
+            validation_split: part of the samples, taken from the end, to validate on.
+            validation_data: (x, y) or (x, y, sample_weight).
+            shuffle: whether each epoch has an order of its own.
+            initial_epoch: epochs to regard as done.
+            validation_batch_size: samples in one validation batch over all ranks.
+            validation_freq: validate after every this many epochs.
+            drop_remainder: whether to leave out samples that do not fill a global batch.
+
+        Returns:
+            Keras's History, with the same numbers on every rank.
+
+        Raises:
+            ArgumentError: before update 1, on all ranks, if an argument cannot work on any.
+            RankMismatchError: before update 1, if ranks were given different things.
+            DriftError: at the end of an epoch, if ranks no longer hold the same weights.
+        """
+        communicator, chosen = self.communicator, list(callbacks or [])
+        with communicator.together():
+            config = FitConfig(
+                batch_size=batch_size,
+                batch_size_per_rank=batch_size_per_rank,
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                shuffle=shuffle,
+                drop_remainder=drop_remainder,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )
+            callback_rules.check(chosen, self.run_dir)
+            verbose = resolve_verbose(verbose)
+            source, held_out = split_validation(
+                ArraySource(x, y, sample_weight), validation_split, validation_data
+            )
+            sampler = make_sampler(source.length, config, communicator, self.session.seed)
+            plan = FitPlan(config, source, sampler, held_out)
+        names = [type(callback).__name__ for callback in chosen]
+        loop = self._prepare(source, {**plan.numbers(), "callbacks": names})
+        self._write_run_file(plan)
+        with self.session.supervisor.guard():
+            running = callback_rules.assemble(
+                chosen, self, verbose=verbose, epochs=epochs, steps=sampler.updates
+            )
+            single_steps = any(callback_rules.looks_at_batches(callback) for callback in chosen)
+            loop.train(plan, running, single_steps=communicator.any(single_steps))
+        return self.model.history
+
+    # evaluate, predict, save -------------------------------------------------------------------
+
+    def evaluate(  # noqa: PLR0913 - Keras's signature
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Collective: loss and metrics over the data, each sample counted once.
+
+        Args:
+            x: input arrays, the whole data on every rank.
+            y: target arrays.
+            sample_weight: weight of each sample.
+            batch_size: samples in one batch over all ranks. Default 32.
+            verbose: 0 silent, 1 progress bar, 2 one line; "auto" is 1 on a terminal.
+            callbacks: Keras callbacks.
+            return_dict: whether to return a dict instead of Keras's list.
+
+        Returns:
+            The same numbers on every rank: a dict, or a list in the order of
+            `self.model.metrics_names`, or a float where there is only the loss.
+        """
+        chosen = list(callbacks or [])
+        with self.communicator.together():
+            config = FitConfig(batch_size=batch_size)
+            callback_rules.check(chosen, self.run_dir)
+            verbose = resolve_verbose(verbose)
+            source = ArraySource(x, y, sample_weight)
+        loop = self._prepare(source, {**asdict(config), **source.describe()})
+        with self.session.supervisor.guard():
+            batches = -(-source.length // config.batch_size_global(self.communicator.size))
+            running = callback_rules.assemble(
+                chosen, self, verbose=verbose, epochs=1, steps=batches
+            )
+            values = loop.evaluate(source, config, running)
+        if return_dict:
+            return values
+        ordered = [values.pop("loss"), *values.values()]
+        return ordered[0] if len(ordered) == 1 else ordered
+
+    def predict(self, x: Any, *, batch_size: int | None = None) -> Any:
+        """Collective: the model's outputs for all samples, in their order, on every rank.
+
+        Args:
+            x: input arrays, the whole data on every rank.
+            batch_size: samples in one batch over all ranks. Default 32.
+
+        Returns:
+            NumPy arrays of shape (samples, ...) in the nesting of the model's outputs.
+        """
+        with self.communicator.together():
+            config = FitConfig(batch_size=batch_size)
+            source = ArraySource(x)
+        loop = self._prepare(source, {**asdict(config), **source.describe()})
+        with self.session.supervisor.guard():
+            return loop.predict(source, config.batch_size_global(self.communicator.size))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Collective: writes the model as a plain Keras file that needs no fittrain to open.
+
+        Rank 0 writes under a temporary name and renames; when this returns, the file is there.
+
+        Args:
+            path: where to, ending in ".keras".
+
+        Raises:
+            ArgumentError: if `path` does not end in ".keras".
+            PeerError: on the other ranks, if rank 0 could not write.
+        """
+        target = Path(path)
+        with self.communicator.together():
+            if target.suffix != ".keras":
+                raise ArgumentError(f"`path` must end in '.keras'. Received: path={str(path)!r}.")
+            if self.communicator.is_chief:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(f".{target.stem}.{os.getpid()}.keras")
+                try:
+                    self.model.save(partial)
+                    partial.replace(target)
+                finally:
+                    partial.unlink(missing_ok=True)
+
+    # Shared by the above -----------------------------------------------------------------------
+
+    def _prepare(self, source: ArraySource, numbers: dict[str, Any]) -> Loop:
+        """Collective: the model built, ranks compared, rank 0's state everywhere."""
+        communicator = self.communicator
+        with communicator.together():
+            start_state.build(self.model, source)
+            self._program = self._current_program()
+        communicator.agree({**versions(), **numbers, **start_state.describe(self.model)})
+        start_state.broadcast(self.model, communicator)
+        return Loop(self._program, self.session.supervisor, self._steps_per_execution)
+
+    def _current_program(self) -> StepProgram:
+        """The compiled program; a new one where what it was traced from has changed."""
+        fresh = StepProgram(self.model, self.communicator, self)
+        if self._program is not None and self._program.identity == fresh.identity:
+            return self._program
+        return fresh
+
+    def _write_run_file(self, plan: FitPlan) -> None:
+        """Rank 0: RUN/run.json, what this run is."""
+        if self.run_dir is None or not self.communicator.is_chief:
+            return
+        content = {
+            "fit": plan.numbers(),
+            "updates_per_epoch": plan.sampler.updates,
+            "seed": self.session.seed,
+            "backend": self.communicator.name,
+            "ranks": self.communicator.size,
+            "threads_per_rank": self.session.threads_per_rank,
+            "versions": versions(),
+        }
+        (self.run_dir / "run.json").write_text(json.dumps(content, indent=2, default=str))
