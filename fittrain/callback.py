@@ -36,7 +36,7 @@ WRITERS = (
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
-class Callback(keras.callbacks.Callback):
+class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback that knows its trainer and the ranks.
 
     Attributes:
@@ -101,9 +101,9 @@ def looks_at_batches(callback: Any) -> bool:
     if isinstance(callback, (keras.callbacks.ProgbarLogger, keras.callbacks.History)):
         return False
     if isinstance(callback, keras.callbacks.TensorBoard):
-        return callback.update_freq != "epoch" or bool(callback._should_trace)
+        return bool(callback.update_freq != "epoch" or callback._should_trace)
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
-        return callback.save_freq != "epoch"
+        return bool(callback.save_freq != "epoch")
     return any(_overrides(callback, hook) for hook in BATCH_HOOKS)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fittrain.comm.base import Communicator, name_ranks
+from fittrain.comm.base import Communicator, name_ranks, on_all_ranks
 from fittrain.errors import DriftError
 
 
@@ -46,8 +46,10 @@ def check(variables: Sequence[Any], communicator: Communicator, when: str) -> No
     for rank, value in enumerate(communicator.gather(int(own[first]))):
         groups.setdefault(value, []).append(rank)
     parties = " and ".join(name_ranks(ranks) for ranks in groups.values())
-    raise DriftError(
-        f"`{variables[first].path}` differs between {parties} {when} ({different.size} of "
-        f"{len(own)} variables differ). Something changed weights on some ranks only, such as a "
-        "callback or `set_weights` under a condition on the rank. Do it on every rank."
+    raise on_all_ranks(
+        DriftError(
+            f"`{variables[first].path}` differs between {parties} {when} ({different.size} of "
+            f"{len(own)} variables differ). Something changed weights on some ranks only, such as "
+            "a callback or `set_weights` under a condition on the rank. Do it on every rank."
+        )
     )

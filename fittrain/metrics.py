@@ -1,7 +1,8 @@
 """Metric values over all ranks: the states are added up, never the results.
 
-Keras metrics keep sums and counts in variables. Added over ranks they are the state that one process
-would hold, so the result is exact, also where a mean of results would not be (AUC, precision, RMSE).
+Keras metrics keep sums and counts in variables. Added over ranks they are the state that one
+process would hold, so the result is exact, also where a mean of results would not be (AUC,
+precision, RMSE).
 
 Synopsis::
 

@@ -136,12 +136,7 @@ class StepProgram:
 
         The control word travels along, so that a stop asked for on any rank holds for all.
         """
-        batch = self._batch
-        if batch is None:
-            raise ArgumentError(
-                "`apply_gradients` was called outside `train_step`. Call it from `train_step` of a "
-                "Trainer subclass, once for each optimizer."
-            )
+        batch = self._traced_batch()
         means, _, (stop,) = self.communicator.weighted_mean(
             gradients, weight=batch.count, sums=[self.stop_request]
         )
@@ -150,15 +145,27 @@ class StepProgram:
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
         """In the graph: counts a batch in the compiled metrics, unless none of its rows count."""
-        if self._batch is None:
-            raise ArgumentError("`update_metrics` was called outside a step.")
+        batch = self._traced_batch()
 
         def count() -> tf.Tensor:
             self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             return tf.constant(0)
 
         if self.model.metrics_variables:
-            tf.cond(self._batch.count > 0, count, lambda: tf.constant(0))
+            tf.cond(batch.count > 0, count, lambda: tf.constant(0))
+
+    @property
+    def batch_count(self) -> tf.Tensor:
+        """In the graph: rows of the batch that count, as float32."""
+        return self._traced_batch().count
+
+    def _traced_batch(self) -> _Batch:
+        if self._batch is None:
+            raise ArgumentError(
+                "This is for `train_step` of a Trainer subclass, and was called outside of it: "
+                "`apply_gradients`, `update_metrics` and `batch_count` need the batch under way."
+            )
+        return self._batch
 
     # The loop ----------------------------------------------------------------------------------
 

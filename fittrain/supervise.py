@@ -36,7 +36,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fittrain.comm.base import Communicator
+from fittrain.comm.base import Communicator, raised_on_all_ranks
 from fittrain.errors import FittrainError, PeerError
 from fittrain.versions import versions
 
@@ -96,12 +96,17 @@ class Supervisor:
 
     def fail(self, error: BaseException, exit_code: int = 1) -> None:
         """Records `error` and ends the job; returns only where the error itself does that."""
+        if self._is_told_elsewhere(error):
+            # The rank that tells it ends this one too, before the time is over.
+            time.sleep(PEER_GRACE_SECONDS)
         with self._failing:
-            if is_peer_failure(error):
-                # The peer's own report comes first; MPI_Abort from there ends this rank too.
-                self.communicator.end_job(lambda: time.sleep(PEER_GRACE_SECONDS), 0)
             self.record(error)
             self.communicator.end_job(lambda: self._show(error), exit_code)
+
+    def _is_told_elsewhere(self, error: BaseException) -> bool:
+        if is_peer_failure(error):
+            return True
+        return raised_on_all_ranks(error) and not self.communicator.is_chief
 
     def record(self, error: BaseException) -> None:
         """Writes `RUN/errors/rank-NNN.json`: the temporary file first, then one rename."""
@@ -161,20 +166,27 @@ class Supervisor:
         if self._watcher is not None:
             self._watcher.depart(self._exit_call or "the end of its script")
 
-    def _on_departure(self, rank: int, how: str, waiting_in: str) -> None:
-        self.fail(
+    def _on_departure(self, rank: int, how: str, waiting_in: str, is_first: bool) -> None:
+        if not is_first:
+            time.sleep(PEER_GRACE_SECONDS)
+        self._report_departure(
             PeerError(
-                f"rank {rank} left the job by {how} while rank {self.communicator.rank} waits for it "
-                f"in `{waiting_in}`. All ranks must make the same calls."
+                f"rank {rank} left the job by {how} while rank {self.communicator.rank} waits "
+                f"for it in `{waiting_in}`. All ranks must make the same calls."
             )
         )
+
+    def _report_departure(self, error: PeerError) -> None:
+        with self._failing:
+            self.record(error)
+            self.communicator.end_job(lambda: self._show(error), 1)
 
 
 class _Watcher(threading.Thread):
     """Receives the notes of ranks that left, and reports those this rank is waiting for."""
 
     def __init__(
-        self, channel: Any, communicator: Communicator, report: Callable[[int, str, str], None]
+        self, channel: Any, communicator: Communicator, report: Callable[[int, str, str, bool], None]
     ) -> None:
         super().__init__(name="fittrain-watcher", daemon=True)
         self._channel = channel
@@ -196,7 +208,10 @@ class _Watcher(threading.Thread):
         waiting_in, entered = progress.inside, progress.entered
         for rank, (theirs, how) in self._departed.items():
             if waiting_in is not None and entered > theirs:
-                self._report(rank, how, waiting_in)
+                # The lowest rank that is left tells it for all.
+                own = self._communicator.rank
+                is_first = all(peer in self._departed for peer in range(own))
+                self._report(rank, how, waiting_in, is_first)
 
     def depart(self, how: str) -> None:
         """Tells every other rank that this one takes part in nothing more."""

@@ -174,6 +174,15 @@ class Trainer:
         """Counts a batch in the compiled metrics. For `train_step`."""
         self._running_program.update_metrics(x, y, y_pred, sample_weight)
 
+    @property
+    def batch_count(self) -> Any:
+        """How many rows of the batch count, a scalar tensor. For `train_step`.
+
+        0 on a rank that got no sample of the last batch of an epoch; its batch then holds one row
+        that must not influence anything.
+        """
+        return self._running_program.batch_count
+
     def request_stop(self) -> None:
         """Ends training after the update that is under way, on all ranks. From any thread."""
         self._running_program.stop_request.assign(1.0)

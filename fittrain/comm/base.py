@@ -107,9 +107,6 @@ class Communicator(abc.ABC):
     def end_job(self, report: Callable[[], None], exit_code: int) -> None:
         """Shows `report` and ends all ranks. Returns only where the error itself ends the job."""
 
-    def close(self) -> None:
-        """Gives back what the backend holds. Harmless when called twice."""
-
     # The surroundings of a step ----------------------------------------------------------------
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -191,7 +188,7 @@ class Communicator(abc.ABC):
         with self.progress.enter("broadcast"):
             # Not ascontiguousarray: that would turn a scalar into a vector of one.
             own = np.array(array, order="C", copy=True)
-            self._broadcast_pieces(memoryview(own.reshape(-1).view(np.uint8)), root)
+            self._broadcast_pieces(own.reshape(-1).view(np.uint8).data, root)
             return own
 
     def broadcast_variables(self, variables: Sequence[Any], root: int = 0) -> None:
@@ -237,9 +234,11 @@ class Communicator(abc.ABC):
                 found = "; ".join(
                     f"{name_ranks(ranks)}: {value}" for value, ranks in groups.items()
                 )
-                raise RankMismatchError(
-                    f"`{key}` must be the same on all ranks. Received: {found}. "
-                    "Give every rank the same arguments, data and code."
+                raise on_all_ranks(
+                    RankMismatchError(
+                        f"`{key}` must be the same on all ranks. Received: {found}. "
+                        "Give every rank the same arguments, data and code."
+                    )
                 )
 
     def raise_together(self, error: Exception | None) -> None:
@@ -252,11 +251,13 @@ class Communicator(abc.ABC):
         failed = [(rank, *found) for rank, found in enumerate(everyone) if found is not None]
         if not failed:
             return
-        if error is not None and (self.size == len(failed) or not isinstance(error, FittrainError)):
+        if error is not None and not isinstance(error, FittrainError):
             raise error
         _, kind, message = failed[0]
-        ranks = name_ranks([rank for rank, _, text in failed if text == message])
-        raise kind(f"{ranks}: {message}")
+        ranks = [rank for rank, _, text in failed if text == message]
+        if len(ranks) == self.size:
+            raise on_all_ranks(error or kind(message))
+        raise on_all_ranks(kind(f"{name_ranks(ranks)}: {message}"))
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -270,12 +271,23 @@ class Communicator(abc.ABC):
 
     def _broadcast_length(self, length: int, root: int) -> int:
         header = np.asarray([length], np.int64)
-        self._broadcast_bytes(memoryview(header.view(np.uint8)), root)
+        self._broadcast_bytes(header.view(np.uint8).data, root)
         return int(header[0])
 
     def _broadcast_pieces(self, buffer: memoryview, root: int) -> None:
         for start in range(0, len(buffer), self.chunk_bytes):
             self._broadcast_bytes(buffer[start : start + self.chunk_bytes], root)
+
+
+def on_all_ranks(error: FittrainError) -> FittrainError:
+    """Marks an error that every rank raises, so that one of them tells it."""
+    error.__dict__["on_all_ranks"] = True
+    return error
+
+
+def raised_on_all_ranks(error: BaseException) -> bool:
+    """Whether every rank raises this error."""
+    return bool(getattr(error, "on_all_ranks", False))
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -7,7 +7,6 @@ costs one latency. Everything here runs inside the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -38,24 +37,35 @@ def reduce_weighted(
 
     # float32 first: its tail holds the total weight that the other dtypes divide by.
     means: list[tf.Tensor | None] = [None] * len(gradients)
-    reduced_scalars: tf.Tensor | None = None
+    totals: list[tf.Tensor] = []
     for dtype, members in groups.items():
-        parts = [tf.reshape(tf.cast(dense[index], dtype), [-1]) for index in members]
-        # Where the weight is 0 the gradient may be anything, even NaN, and must not count.
-        body = (
-            [tf.math.multiply_no_nan(tf.concat(parts, 0), tf.cast(weight, dtype))] if parts else []
+        tensors = [dense[index] for index in members]
+        flat, sums_here = _reduce_group(
+            all_reduce, tensors, dtype, weight, [] if totals else scalars
         )
-        tail = [tf.stack(scalars)] if reduced_scalars is None else []
-        flat = all_reduce(tf.concat(body + tail, 0) if len(body + tail) > 1 else (body + tail)[0])
-        if reduced_scalars is None:
-            reduced_scalars = flat[-len(scalars) :]
-            flat = flat[: -len(scalars)]
-        if members:
-            flat = tf.math.divide_no_nan(flat, tf.cast(reduced_scalars[0], dtype))
-        for index, mean in zip(members, split_like(flat, [dense[i] for i in members]), strict=True):
+        totals = totals or sums_here
+        flat = tf.math.divide_no_nan(flat, tf.cast(totals[0], dtype))
+        for index, mean in zip(members, split_like(flat, tensors), strict=True):
             means[index] = tf.cast(mean, dense[index].dtype)
-    values = tf.unstack(reduced_scalars, num=len(scalars))
-    return means, values[0], values[1:]
+    return means, totals[0], totals[1:]
+
+
+def _reduce_group(
+    all_reduce: Callable[[tf.Tensor], tf.Tensor],
+    tensors: list[tf.Tensor],
+    dtype: tf.DType,
+    weight: tf.Tensor,
+    scalars: list[tf.Tensor],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """One exchange: weighted sum of the tensors as one flat one, and sums of the scalars."""
+    parts = [tf.reshape(tf.cast(tensor, dtype), [-1]) for tensor in tensors]
+    flat = tf.concat(parts, 0) if parts else tf.zeros([0], dtype)
+    # Where the weight is 0 the gradient may be anything, even NaN, and must not count.
+    flat = tf.math.multiply_no_nan(flat, tf.cast(weight, dtype))
+    if not scalars:
+        return all_reduce(flat), []
+    reduced = all_reduce(tf.concat([flat, tf.stack(scalars)], 0))
+    return reduced[: -len(scalars)], tf.unstack(reduced[-len(scalars) :], num=len(scalars))
 
 
 def wire_dtype(dtype: tf.DType) -> tf.DType:

@@ -68,7 +68,8 @@ class Permutation:
             mixed = (high ^ _mix(low ^ key)) & np.uint64((1 << high_bits) - 1)
             high, low = low, mixed
             high_bits, low_bits = low_bits, high_bits
-        return (high << np.uint64(low_bits)) | low
+        joined: np.ndarray = (high << np.uint64(low_bits)) | low
+        return joined
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

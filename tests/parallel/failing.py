@@ -1,0 +1,76 @@
+"""Jobs that must end: each trial makes something go wrong on one rank."""
+
+import os
+import signal
+import sys
+import time
+
+import fittrain
+import keras
+import numpy as np
+from fittrain.testing import Ledger, probe_trainer
+
+
+class BoomInData(Ledger):
+    """Raises in the part of the step that runs in Python, on rank 2 at update 3."""
+
+    def _record(self, ids, count):
+        super()._record(ids, count)
+        if fittrain.rank() == fittrain.size() // 2 and len(self.ids) == 3:
+            raise ValueError("boom-17")
+
+
+class At(keras.callbacks.Callback):
+    """Calls `action` on one rank at the end of epoch 2."""
+
+    def __init__(self, rank, action):
+        super().__init__()
+        self.rank, self.action = rank, action
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1 and fittrain.rank() == self.rank:
+            self.action()
+
+
+def boom():
+    raise ValueError("boom-17")
+
+
+def drift():
+    weights = TRAINER.model.get_weights()
+    TRAINER.model.set_weights([w + 1e-3 for w in weights])
+
+
+trial, run_dir, backend = sys.argv[1:]
+fittrain.init(backend, run_dir=run_dir)
+LAST = fittrain.size() - 1
+X = np.ones((64, 1), "float32")
+ACTIONS = {
+    "callback": (0, boom),
+    "sys_exit": (LAST, lambda: sys.exit(3)),
+    "sys_exit_0": (LAST, lambda: sys.exit(0)),
+    "os_exit": (LAST, lambda: os._exit(5)),
+    "sigkill": (LAST, lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "sigsegv": (LAST, lambda: os.kill(os.getpid(), signal.SIGSEGV)),
+    "drift": (1, drift),
+}
+
+trainer_class = BoomInData if trial == "data" else Ledger
+TRAINER = probe_trainer(trainer=trainer_class, run_dir=run_dir)
+if trial == "refused":
+    # An argument that cannot work, on one rank only.
+    TRAINER.fit(X, X, batch_size=8, epochs=0 if fittrain.rank() == 1 else 1, verbose=0)
+if trial == "before_fit" and fittrain.rank() == LAST:
+    raise ValueError("boom-17")
+if trial == "leaves" and fittrain.rank() == LAST:
+    sys.exit(0)
+if trial == "caught" and fittrain.rank() == LAST:
+    try:
+        TRAINER.fit(X, X, batch_size=8, epochs=6, verbose=0, callbacks=[At(LAST, boom)])
+    except ValueError:
+        time.sleep(600)
+chosen = [At(*ACTIONS[trial])] if trial in ACTIONS else []
+if trial == "caught":
+    chosen = [At(LAST, boom)]
+TRAINER.fit(X, X, batch_size=8, epochs=6, verbose=0, callbacks=chosen)
+print("finished", fittrain.rank())

@@ -1,0 +1,35 @@
+"""Runs every case of `cases.py` that applies on this rank, and writes what they returned."""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import fittrain  # noqa: E402
+
+
+def main(folder: str, backend: str) -> None:
+    fittrain.init(backend, seed=7)
+    import cases
+
+    rank, size = fittrain.rank(), fittrain.size()
+    results: dict[str, object] = {}
+    for case in cases.CASES:
+        if size not in case.ranks:
+            continue
+        if os.environ.get("ONLY") not in (None, case.function.__name__):
+            continue
+        try:
+            results[case.function.__name__] = case.function(Path(folder))
+        except Exception:
+            results[case.function.__name__] = {"error": traceback.format_exc()}
+        # After each case: what was finished is known even if the next one hangs.
+        Path(folder, f"rank-{rank:03d}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
