@@ -186,7 +186,10 @@ class _Watcher(threading.Thread):
     """Receives the notes of ranks that left, and reports those this rank is waiting for."""
 
     def __init__(
-        self, channel: Any, communicator: Communicator, report: Callable[[int, str, str, bool], None]
+        self,
+        channel: Any,
+        communicator: Communicator,
+        report: Callable[[int, str, str, bool], None],
     ) -> None:
         super().__init__(name="fittrain-watcher", daemon=True)
         self._channel = channel

@@ -226,7 +226,7 @@ class Communicator(abc.ABC):
             RankMismatchError: on all ranks, naming the first difference, its ranks and values.
         """
         everyone = self.gather(dict(values))
-        for key in everyone[0]:
+        for key in dict.fromkeys(key for theirs in everyone for key in theirs):
             groups: dict[str, list[int]] = {}
             for rank, theirs in enumerate(everyone):
                 groups.setdefault(repr(theirs.get(key)), []).append(rank)

@@ -1,10 +1,11 @@
 """A keyed permutation of range(length), computed number by number.
 
 The order of an epoch is a function, not a list: it needs no memory, any position is reached at
-once, and every rank computes the same one. The construction is a Feistel network on the bits of
+once, and every rank computes the same one. Long orders are a Feistel network on the bits of
 the index with cycle-walking back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite
 Domains", CT-RSA 2002); its round function is the 64-bit finaliser of SplitMix64 (Steele, Lea and
-Flood, OOPSLA 2014).
+Flood, OOPSLA 2014). A network on few bits would favour some orders, so short ones are sorted by
+that same function instead.
 
 Synopsis::
 
@@ -17,6 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 ROUNDS = 6
+SORTED_LENGTH = 4096
+"""Up to here an order is a small table."""
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -40,6 +44,7 @@ class Permutation:
         bits = max(2, (length - 1).bit_length())
         self._low_bits = bits // 2
         self._high_bits = bits - self._low_bits
+        self._table = _sorted_order(length, key) if length <= SORTED_LENGTH else None
         self._keys = [np.uint64(_splitmix(key + (i + 1) * _GOLDEN)) for i in range(ROUNDS)]
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
@@ -51,6 +56,8 @@ class Permutation:
         Returns:
             int64 array of the same shape.
         """
+        if self._table is not None:
+            return self._table[positions]
         values = self._encrypt(np.asarray(positions).astype(np.uint64))
         outside = np.flatnonzero(values.reshape(-1) >= self.length)
         flat = values.reshape(-1)
@@ -70,6 +77,11 @@ class Permutation:
             high_bits, low_bits = low_bits, high_bits
         joined: np.ndarray = (high << np.uint64(low_bits)) | low
         return joined
+
+
+def _sorted_order(length: int, key: int) -> np.ndarray:
+    numbers = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return np.argsort(_mix(numbers ^ np.uint64(_splitmix(key))), kind="stable")
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -6,15 +6,17 @@ A case gets a folder shared by the ranks and returns something that JSON can hol
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import fittrain
 import keras
 import numpy as np
-from fittrain import session
 from fittrain.callbacks import TensorBoard
+
+import fittrain
+from fittrain import session
 from fittrain.errors import FittrainError
 from fittrain.testing import Ledger, digest, probe_trainer, probe_weight
 
@@ -68,6 +70,11 @@ def toy(samples: int = 48):
     return x, (x.sum(axis=1, keepdims=True) > 0).astype("float32")
 
 
+def without_counters(history: dict) -> dict:
+    """The history with automatic metric names (auc, auc_1) as one."""
+    return {re.sub(r"_\d+$", "", name): values for name, values in history.items()}
+
+
 def against_keras(optimizer: Callable[[], keras.Optimizer], samples: int = 48, weights=None):
     """Differences between `Trainer.fit` on all ranks and plain Keras on this rank."""
     (x, y), (xv, yv) = toy(samples), toy(13)
@@ -80,9 +87,7 @@ def against_keras(optimizer: Callable[[], keras.Optimizer], samples: int = 48, w
     compiled["metrics"] = ["accuracy", keras.metrics.AUC()]
     trainer = fittrain.Trainer(mlp, optimizer=optimizer(), **compiled)
     history = trainer.fit(x, y, sample_weight=weights, **settings).history
-    # Automatic metric names carry a counter: auc, auc_1.
-    found = {name.split("auc")[0] + "auc" if "auc" in name else name: v for name, v in history.items()}
-    wanted = {n.split("auc")[0] + "auc" if "auc" in n else n: v for n, v in expected.items()}
+    found, wanted = without_counters(history), without_counters(expected)
     pairs = zip(trainer.model.get_weights(), plain.get_weights(), strict=True)
     return {
         "weights": max(float(np.abs(a - b).max()) for a, b in pairs),
@@ -375,13 +380,19 @@ def predict_in_order(folder):
     return found
 
 
+SHAPES = (("a", 1), ("b", 2))
+
+
 @case(2)
 def nested_inputs(folder):
     left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
     joined = keras.layers.Concatenate()([left, right])
     model = keras.Model(
         {"left": left, "right": right},
-        {"a": keras.layers.Dense(1, name="a")(joined), "b": keras.layers.Dense(2, name="b")(joined)},
+        {
+            "a": keras.layers.Dense(1, name="a")(joined),
+            "b": keras.layers.Dense(2, name="b")(joined),
+        },
     )
     trainer = fittrain.Trainer(
         model, optimizer="adam", loss={"a": "mse", "b": "mae"}, metrics={"a": ["mae"]}
@@ -433,7 +444,7 @@ def host_share(folder):
     return {
         "intra_op": os.environ.get("TF_NUM_INTRAOP_THREADS"),
         "affinity": len(os.sched_getaffinity(0)),
-        "yield": os.environ.get("OMPI_MCA_mpi_yield_when_idle"),
+        "yield": os.environ.get("OMPI_MCA_mpi_yield_when_idle"),  # noqa: SIM112
         "cycle": os.environ.get("HOROVOD_CYCLE_TIME"),
     }
 

@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
-import fittrain
 import keras
 import numpy as np
+
+import fittrain
 from fittrain.testing import Ledger, probe_trainer
 
 
@@ -17,7 +19,7 @@ class BoomInData(Ledger):
     def _record(self, ids, count):
         super()._record(ids, count)
         if fittrain.rank() == fittrain.size() // 2 and len(self.ids) == 3:
-            raise ValueError("boom-17")
+            boom()
 
 
 class At(keras.callbacks.Callback):
@@ -29,10 +31,17 @@ class At(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 1 and fittrain.rank() == self.rank:
+            note_fault()
             self.action()
 
 
+def note_fault():
+    """When it happened: how long the job lives on is what tests measure."""
+    Path(run_dir, "fault").write_text(str(time.time()))
+
+
 def boom():
+    note_fault()
     raise ValueError("boom-17")
 
 
@@ -61,8 +70,9 @@ if trial == "refused":
     # An argument that cannot work, on one rank only.
     TRAINER.fit(X, X, batch_size=8, epochs=0 if fittrain.rank() == 1 else 1, verbose=0)
 if trial == "before_fit" and fittrain.rank() == LAST:
-    raise ValueError("boom-17")
+    boom()
 if trial == "leaves" and fittrain.rank() == LAST:
+    note_fault()
     sys.exit(0)
 if trial == "caught" and fittrain.rank() == LAST:
     try:
