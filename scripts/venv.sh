@@ -53,7 +53,7 @@ install() {
     if [[ -t 1 ]]; then
         "${command[@]}"
     elif ! "${command[@]}" 2>&1 | tee "$log" | sed -unE \
-        -e 's#^ +(Downloading|Using cached) ([^ ]*/)?([^ ]+) (\([0-9.]+ MB\)).*#    \3 \4#p' \
+        -e 's#^ +(Downloading|Using cached) ([^ ]*/)?([^ /-]+-[^ -]+)-[^ ]+ (\([0-9.]+ MB\)).*#    \3 \4#p' \
         -e 's#^(Installing collected packages):.*#    unpacking#p'; then
         tail -n 30 "$log" >&2
         return 1
@@ -79,7 +79,7 @@ fi
 
 touch "$unfinished"
 rm -f "$stamp"
-echo "==> Installing Python packages into $environment (about 600 MB the first time, 1 to 2 minutes)"
+echo "==> Installing Python packages into $environment (450 MB the first time, about a minute)"
 install
 contents >"$stamp"
 rm "$unfinished"
