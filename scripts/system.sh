@@ -7,14 +7,17 @@ set -euo pipefail
 # The first candidate that can make an environment. Programs are tried, not just found: a pyenv shim
 # exists for every version that pyenv has, and fails for those that are not switched on.
 find_python() {
-    local candidate version candidates=(python3.13 python3.12 python3.11 python3.10 python3 python)
+    local candidate version candidates=(python3.13 python3.12 python3.11 python3.10 python3)
     if [[ -n ${PYTHON:-} ]]; then
         candidates=("$PYTHON")
     fi
-    python='' without_ensurepip=''
+    python='' without_ensurepip='' unsupported=''
     for candidate in "${candidates[@]}"; do
         version=$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
-        [[ $version =~ ^3\.1[0-3]$ ]] || continue
+        if [[ ! $version =~ ^3\.1[0-3]$ ]]; then
+            unsupported=$version
+            continue
+        fi
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             python=$candidate
             return
@@ -35,8 +38,11 @@ look() {
         missing+=("the modules venv and ensurepip of Python $without_ensurepip")
         packages+=("python$without_ensurepip-venv")
     elif [[ -z $python ]]; then
-        missing+=("Python 3.10, 3.11, 3.12 or 3.13${PYTHON:+ (PYTHON=$PYTHON is none of them)}")
-        packages+=(python3 python3-venv)
+        missing+=("Python 3.10, 3.11, 3.12 or 3.13${unsupported:+ (${PYTHON:-python3} is $unsupported)}")
+        # Where the system's own Python is another one, its packages do not help.
+        if [[ -z $unsupported ]]; then
+            packages+=(python3 python3-venv)
+        fi
     fi
     if ! has_compiler; then
         missing+=("a C++17 compiler")
@@ -51,19 +57,20 @@ install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${packages[@]}"
 }
 
-if ! look && [[ ${CI:-} == true && $EUID == 0 ]] && command -v apt-get >/dev/null; then
+if ! look && [[ ${CI:-} == true ]] && ((EUID == 0 && ${#packages[@]})) && command -v apt-get >/dev/null; then
     install >&2
     look || true
 fi
 
 if ((${#missing[@]})); then
     printf 'Missing on this machine: %s.\n' "${missing[@]}"
-    if [[ -n ${PYTHON:-} && -z $python$without_ensurepip ]]; then
-        echo "Set PYTHON to another one, or leave it out and the newest that works is taken."
-    elif command -v apt-get >/dev/null; then
-        echo "Run:  $( ((EUID == 0)) || echo 'sudo ')apt-get install ${packages[*]}"
-    else
+    if [[ -n $unsupported && -z $python$without_ensurepip ]]; then
+        echo "Give the program of one of these Pythons:  make PYTHON=/path/to/python3.12"
+    fi
+    if ! command -v apt-get >/dev/null; then
         echo "Install it with this system's package manager."
+    elif ((${#packages[@]})); then
+        echo "Run:  $( ((EUID == 0)) || echo 'sudo ')apt-get install ${packages[*]}"
     fi
     exit 1
 fi >&2

@@ -29,20 +29,20 @@ version_of() {
 # Why an existing environment cannot be kept; nothing if it can.
 broken_because() {
     if [[ -e $unfinished ]]; then
-        echo "its set-up was interrupted"
-    elif ! "$python" -m pip --version &>/dev/null; then
-        echo "its Python no longer works"
-    elif ! head -n 2 "$environment/bin/pip" | grep -qsF "$checkout/$environment/"; then
-        echo "it was made for another folder"
+        echo "the last set-up was interrupted"
+    elif ! "$python" -c 'import pip' &>/dev/null; then
+        echo "the old one's Python no longer works"
+    elif ! grep -qsF -e "!$checkout/$python" -e " $checkout/$python" "$environment/bin/pip"; then
+        echo "the old one was made for another folder"
     elif [[ -n ${PYTHON:-} && $(version_of "$python") != "$(version_of "$PYTHON")" ]]; then
-        echo "it was made with another Python than PYTHON=$PYTHON"
+        echo "the old one was made with Python $(version_of "$python")"
     fi
 }
 
 create() {
     local base
     base=$(scripts/system.sh)
-    echo "==> Making $environment with $("$base" --version)"
+    echo "==> Making $environment with $("$base" --version)${1:+ ($1)}"
     "$base" -m venv --clear "$environment"
 }
 
@@ -60,21 +60,22 @@ install() {
     fi
 }
 
-if [[ -e $environment/pyvenv.cfg ]]; then
-    if [[ ! -e $unfinished && -z ${PYTHON:-} ]] && contents | cmp -s - "$stamp" &&
-        "$python" -c ''; then
-        exit 0
-    fi
-    reason=$(broken_because)
-    if [[ -z $reason ]] && contents | cmp -s - "$stamp"; then
-        exit 0
-    fi
-    if [[ -n $reason ]]; then
-        echo "==> Making $environment anew: $reason"
-        create
-    fi
-else
+# Held by pip too, so by one that outlives a killed make. Two set-ups at once would mix their files.
+exec 9>>scripts/venv.sh
+if ! flock --nonblock 9; then
+    echo "==> Waiting for another set-up of this checkout to end"
+    flock 9
+fi
+
+if [[ ! -e $environment/pyvenv.cfg ]]; then
     create
+else
+    reason=$(broken_because)
+    if [[ -n $reason ]]; then
+        create "$reason"
+    elif contents | cmp -s - "$stamp"; then
+        exit 0
+    fi
 fi
 
 touch "$unfinished"
