@@ -47,7 +47,7 @@ clean: ## Remove build outputs and caches
 	@find . -path './.*' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the environments and the demo's run; other folders of runs/ stay
-	@rm -rf .venv .venv-mpich $(DEMO)
+	@rm -rf .venv .venv-mpich .venv.lock $(DEMO)
 
 # The script decides what is out of date: it must also notice a moved checkout or a lost Python,
 # which file times do not show. It touches the stamp only after it changed something.

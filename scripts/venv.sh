@@ -61,7 +61,7 @@ install() {
 }
 
 # Held by pip too, so by one that outlives a killed make. Two set-ups at once would mix their files.
-exec 9>>scripts/venv.sh
+exec 9>.venv.lock
 if ! flock --nonblock 9; then
     echo "==> Waiting for another set-up of this checkout to end"
     flock 9
