@@ -56,7 +56,7 @@ _RIDDLES: tuple[tuple[str, str], ...] = (
         + _REBUILD,
     ),
     (
-        r"Extension (\w+) has not been built",
+        r"Extension ([\w.]+) has not been built",
         f"Horovod is installed without its {{}} extension. {_BUILD}",
     ),
     (

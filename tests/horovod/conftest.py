@@ -1,6 +1,7 @@
 import os
 import stat
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def environment(tmp_path):
         "HOME": str(tmp_path),
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_RETRIES": "0",
+        "PIP_RETRIES": "1",
         # Port 9 (discard) is closed everywhere.
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
     }
@@ -58,6 +59,8 @@ def add_program(tmp_path):
 @pytest.fixture
 def add_package(tmp_path, monkeypatch):
     """Returns a function that makes a package look installed, through real metadata files."""
+    # sysconfig loads its data on first use, which must happen while the path is whole.
+    sysconfig.get_config_var("EXT_SUFFIX")
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.setattr(sys, "path", [str(site)])
