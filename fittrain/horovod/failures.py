@@ -40,8 +40,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"No matching distribution found|Could not find a version that satisfies",
-        "The package index cannot be reached, or does not have what is needed (see the line below). "
-        "Check the network, PIP_INDEX_URL and PIP_NO_INDEX.",
+        "The package index cannot be reached, or does not have what is needed (see the line "
+        "below). Check the network, PIP_INDEX_URL and PIP_NO_INDEX.",
     ),
     (
         r"Killed signal terminated program|cc1plus: out of memory|Cannot allocate memory",

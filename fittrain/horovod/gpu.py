@@ -24,6 +24,8 @@ from fittrain.errors import MissingDependencyError
 from fittrain.horovod.commands import run
 from fittrain.horovod.requirements import Package
 
+_SYSTEM_CUDA = Path("/usr/local/cuda")
+_SYSTEM_PREFIX = Path("/usr")
 _CUDA_VARIABLES = ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDAToolkit_ROOT", "CUDA_PATH")
 _NEEDS = (
     "A build with NCCL needs: the CUDA toolkit with `nvcc` (12 preferred, as TensorFlow uses; set "
@@ -106,7 +108,7 @@ def _cuda_home(environment: Mapping[str, str]) -> Path | None:
     in_path = shutil.which("nvcc", path=environment.get("PATH", ""))
     if in_path is not None:
         candidates.append(Path(in_path).resolve().parents[1])
-    candidates.append(Path("/usr/local/cuda"))
+    candidates.append(_SYSTEM_CUDA)
     return next((home for home in candidates if os.access(home / "bin" / "nvcc", os.X_OK)), None)
 
 
@@ -126,7 +128,7 @@ def _nccl_homes(environment: Mapping[str, str]) -> list[Path]:
     given = environment.get("HOROVOD_NCCL_HOME")
     wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "nccl"
     cuda = _cuda_home(environment)
-    return [*([Path(given)] if given else []), wheel, *([cuda] if cuda else []), Path("/usr")]
+    return [*([Path(given)] if given else []), wheel, *([cuda] if cuda else []), _SYSTEM_PREFIX]
 
 
 def _nvcc_version(cuda_home: Path, environment: Mapping[str, str]) -> str:
