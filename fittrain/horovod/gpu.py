@@ -109,7 +109,13 @@ def _cuda_home(environment: Mapping[str, str]) -> Path | None:
     if in_path is not None:
         candidates.append(Path(in_path).resolve().parents[1])
     candidates.append(_SYSTEM_CUDA)
-    return next((home for home in candidates if os.access(home / "bin" / "nvcc", os.X_OK)), None)
+    return next(filter(_is_toolkit, candidates), None)
+
+
+def _is_toolkit(home: Path) -> bool:
+    """Whether a folder has nvcc and its headers; an nvcc in PATH may be a mere wrapper script."""
+    headers = [*home.glob("include/cuda_runtime.h"), *home.glob("targets/*/include/cuda_runtime.h")]
+    return bool(headers) and os.access(home / "bin" / "nvcc", os.X_OK)
 
 
 def _nccl(environment: Mapping[str, str]) -> tuple[Path, Path] | None:

@@ -21,6 +21,8 @@ def no_system_toolkit(monkeypatch, tmp_path):
 def cuda_home(tmp_path, add_program):
     home = tmp_path / "cuda"
     (home / "bin").mkdir(parents=True)
+    (home / "include").mkdir()
+    (home / "include" / "cuda_runtime.h").write_text("")
     text = "echo 'Cuda compilation tools, release 12.9, V12.9.86'"
     (home / "bin" / "nvcc").symlink_to(add_program("hidden-nvcc", text))
     return home
@@ -77,6 +79,12 @@ def test_nvcc_in_path_is_found(environment, cuda_home, nccl_wheel):
     (cuda_home / "bin" / "nvcc").chmod(0o755)
     path = f"{cuda_home / 'bin'}:{environment['PATH']}"
     assert find_nccl_toolkit({**environment, "PATH": path}, TENSORFLOW).cuda_home == cuda_home
+
+
+def test_wrapper_script_in_path_is_no_toolkit(environment, nccl_wheel, add_program):
+    add_program("nvcc")
+    with pytest.raises(MissingDependencyError, match="No `nvcc` found"):
+        find_nccl_toolkit(environment, TENSORFLOW)
 
 
 def test_links_give_the_linker_the_name_that_the_wheel_lacks(
