@@ -120,6 +120,16 @@ def test_check_prints_json(runner, installed_horovod):
     assert described["mpi_library"] == "Open MPI 5.0.11"
 
 
+def test_check_without_mpi4py_still_shows_horovod(runner, installed_horovod, monkeypatch):
+    def fail(environment):
+        raise MissingDependencyError("mpi4py is not installed. Run `pip install mpi4py`.")
+
+    monkeypatch.setattr(mpi_library, "loaded_by_mpi4py", fail)
+    result = runner.invoke(main, ["horovod", "check"])
+    assert result.exit_code == 0
+    assert "mpi4py is not installed" in result.output
+
+
 def test_check_says_why_horovod_is_not_usable(runner, monkeypatch):
     def fail(environment):
         raise MissingDependencyError("Horovod is not installed. Run `fittrain horovod build`.")

@@ -31,6 +31,8 @@ from fittrain.horovod.patches import digest, patches_for
 from fittrain.horovod.progress import Progress, Silent
 from fittrain.horovod.proof import prove
 from fittrain.horovod.requirements import (
+    BUILD_MEGABYTES,
+    WHEEL_MEGABYTES,
     Package,
     default_jobs,
     find_tools,
@@ -164,10 +166,10 @@ def _make(
 ) -> Path:
     """Compiles the wheel in a scratch folder and moves it into the cache."""
     require_writable(cache.folder, "the wheel cache")
+    require_room(cache.folder, WHEEL_MEGABYTES, "XDG_CACHE_HOME")
     if options.wheel_dir is not None:
         require_writable(options.wheel_dir, "`--wheel-dir`")
-    require_writable(Path(tempfile.gettempdir()), "TMPDIR, for the build")
-    require_room(Path(tempfile.gettempdir()))
+    require_room(Path(tempfile.gettempdir()), BUILD_MEGABYTES, "TMPDIR")
     plan = CompilePlan(
         key=stack.key,
         tools=find_tools(environment),

@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import selectors
@@ -25,7 +26,7 @@ from fittrain.errors import BuildError
 from fittrain.horovod.progress import Progress, Silent
 
 _MAKE_PERCENT = re.compile(r"\[\s*(\d{1,3})%\]")
-_SECONDS_TO_END = 5.0
+_SECONDS_TO_END = 2.0
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,13 @@ def _percent_follower(progress: Progress) -> Callable[[bytes], None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Ends the program and its children, gently first."""
+    """Ends the program and its children, if it still runs, gently first."""
+    if process.poll() is not None:
+        return process.returncode
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        try:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
             process.wait(timeout=_SECONDS_TO_END)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
     return process.wait()
 
 

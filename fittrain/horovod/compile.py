@@ -10,7 +10,7 @@ Example::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fittrain.errors import BuildError
@@ -55,6 +55,10 @@ def compile_wheel(plan: CompilePlan, scratch: Path, progress: Progress) -> Path:
     Raises:
         BuildError: A step fails; the message names the step, the cause and the remedy.
     """
+    temporary = scratch / "tmp"
+    temporary.mkdir()
+    # An interrupted pip leaves its own temporary folders; inside `scratch` they go with it.
+    plan = replace(plan, environment={**plan.environment, "TMPDIR": str(temporary)})
     progress.step(f"Checking that {plan.tools.mpi_compiler} is {plan.loaded_mpi}")
     linked = linked_by(plan.tools.mpi_compiler, plan.environment, scratch)
     require_same(linked, plan.loaded_mpi, plan.tools.mpi_compiler)

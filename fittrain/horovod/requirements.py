@@ -28,6 +28,7 @@ PYTHON_VERSIONS = ((3, 10), (3, 13))
 TENSORFLOW_VERSIONS = ((2, 20), (2, 21))
 TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-cpu-aws")
 BUILD_MEGABYTES = 700
+WHEEL_MEGABYTES = 100
 BYTES_PER_JOB = 1_500_000_000
 
 
@@ -155,8 +156,13 @@ def _launcher(mpi_compiler: str, path: str) -> str:
     )
 
 
-def require_room(folder: Path, megabytes: int = BUILD_MEGABYTES) -> None:
+def require_room(folder: Path, megabytes: int, variable: str) -> None:
     """Checks the free space of a folder's disk.
+
+    Args:
+        folder: The folder; exists.
+        megabytes: What is needed.
+        variable: The environment variable that chooses another folder.
 
     Raises:
         BuildError: There is less than needed.
@@ -165,7 +171,7 @@ def require_room(folder: Path, megabytes: int = BUILD_MEGABYTES) -> None:
     if free < megabytes:
         raise BuildError(
             f"The build needs {megabytes} MB in `{folder}` and {free} MB are free. Free some "
-            "space, or set TMPDIR to a folder on another disk."
+            f"space, or set {variable} to a folder on another disk."
         )
 
 

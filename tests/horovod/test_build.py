@@ -55,7 +55,7 @@ def machine(monkeypatch, key, wheel):
         "find_tools": lambda environment: Tools("c++", "mpicxx", "mpirun"),
         "installed": lambda name: made.installed and Package(name, made.installed),
         "require_horovod": lambda: None,
-        "require_room": lambda folder: None,
+        "require_room": lambda folder, megabytes, variable: None,
         "compile_wheel": made.compile,
         "install_wheel": made.install,
         "uninstall": made.uninstall,

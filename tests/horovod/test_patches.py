@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,9 @@ def test_nccl_build_adds_patches():
 def test_patch_has_a_reason_and_an_effect(patch):
     assert len(patch.reason) > 20
     assert patch.before != patch.after
+
+
+@pytest.mark.parametrize("patch", CPU_PATCHES + NCCL_PATCHES, ids=lambda patch: patch.path)
+def test_patch_is_described_for_users(patch):
+    page = Path(__file__).parents[2] / "docs" / "horovod.md"
+    assert f"`{patch.path}`" in page.read_text()

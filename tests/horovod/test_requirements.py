@@ -115,9 +115,9 @@ def test_compiler_of_the_user_is_taken(bare, add_program):
 
 
 def test_too_little_room_is_said_before_anything_starts(tmp_path):
-    require_room(tmp_path, megabytes=1)
+    require_room(tmp_path, 1, "TMPDIR")
     with pytest.raises(BuildError, match=r"needs 999999999 MB .* set TMPDIR"):
-        require_room(tmp_path, megabytes=999_999_999)
+        require_room(tmp_path, 999_999_999, "TMPDIR")
 
 
 def test_folder_that_cannot_be_written_is_said(tmp_path):
