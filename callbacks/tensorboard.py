@@ -11,7 +11,7 @@ import keras
 from fittrain.errors import ArgumentError
 
 
-class TensorBoard(keras.callbacks.TensorBoard):
+class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
     """Keras's TensorBoard callback on rank 0, writing to `RUN/events` by default.
 
     The values are those of all ranks, so one writer tells everything.

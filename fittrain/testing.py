@@ -6,7 +6,7 @@
   weight is exactly the mean target of that update's global batch, so that a wrong average shows as
   a wrong number at once.
 - `Ledger` keeps which samples every update used.
-- `digest` is one number for all weights and optimizer state: equal on all ranks, or something broke.
+- `digest` is one number for all weights and optimizer state: equal on all ranks, or they drifted.
 
 Synopsis::
 

@@ -57,7 +57,7 @@ class Permutation:
             int64 array of the same shape.
         """
         if self._table is not None:
-            return self._table[positions]
+            return np.asarray(self._table[positions])
         values = self._encrypt(np.asarray(positions).astype(np.uint64))
         outside = np.flatnonzero(values.reshape(-1) >= self.length)
         flat = values.reshape(-1)
