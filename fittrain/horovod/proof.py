@@ -69,4 +69,7 @@ def _judge(done: Completed) -> str:
         )
     if sorted(rank["rank"] for rank in seen) != [0, 1] or any(rank["wrong"] for rank in seen):
         raise BuildError(f"The 2-rank proof gave a wrong answer: {seen or done.last_lines(3)}.")
-    return f"2 ranks on {seen[0]['device'].partition(':')[0]} gave the known answer"
+    device = seen[0]["device"].partition(":")[0]
+    unused = seen[0].get("nccl") and device == "CPU"
+    remark = " (NCCL was not used: there is not one GPU for each rank)" if unused else ""
+    return f"2 ranks on {device} gave the known answer{remark}"

@@ -26,6 +26,7 @@ def prove() -> dict[str, object]:
         total = hvd.allreduce(ramp * float(hvd.rank() + 1), op=hvd.Sum, name="fittrain_proof")
         wrong = int(tf.math.count_nonzero(total != 3.0 * ramp))
     seen = {"rank": hvd.rank(), "size": hvd.size(), "wrong": wrong, "device": device}
+    seen["nccl"] = bool(hvd.nccl_built())
     hvd.shutdown()
     return seen
 

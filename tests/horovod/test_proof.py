@@ -23,6 +23,12 @@ def test_two_right_answers_prove(fake_mpirun, environment, progress, tmp_path):
     assert proof == "2 ranks on CPU gave the known answer"
 
 
+def test_nccl_that_was_not_used_is_said(fake_mpirun, environment, progress, tmp_path):
+    ranks = [line.replace("}", ', "nccl": true}') for line in RANKS]
+    proof = prove(fake_mpirun(*ranks), environment, progress, tmp_path)
+    assert "NCCL was not used" in proof
+
+
 def test_answers_of_two_ranks_on_one_line_are_told_apart(
     add_program, environment, progress, tmp_path
 ):
