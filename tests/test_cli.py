@@ -173,8 +173,21 @@ def test_progress_on_a_terminal_rewrites_one_line(capsys):
     # click itself takes the erase sequences out where there is no terminal.
     written = capsys.readouterr().err
     assert written.count("\n") == 1
-    assert "[############            ] 50%, 1:15" in written
+    assert "[##########          ] 50%, 1:15" in written
     assert written.endswith("\rCompiling: failed (1:15)\n")
+
+
+def test_progress_on_a_terminal_fits_into_its_width(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    clock = Clock()
+    progress = TerminalProgress(live=True, clock=clock)
+    progress.step("Compiling " + "x" * 100)
+    for second, percent in ((1.0, None), (2.0, 42)):
+        clock.now = second
+        progress.tick(percent)
+    lines = capsys.readouterr().err.split("\r")
+    assert max(map(len, lines)) < 60
+    assert lines[-1].endswith("... [########            ] 42%, 0:02")
 
 
 def test_progress_keeps_standard_output_free(capsys):

@@ -7,6 +7,7 @@ results.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import click
 
 _SECONDS_BETWEEN_LINES = 15.0
 _SECONDS_BETWEEN_REDRAWS = 0.5
-_BAR_WIDTH = 24
+_BAR_WIDTH = 20
 
 
 class TerminalProgress:
@@ -40,7 +41,7 @@ class TerminalProgress:
         self.end()
         self._title = title
         self._began = self._drawn = self._clock()
-        click.echo(f"{title} ...", nl=not self._live, err=True)
+        click.echo(self._fitted(title, " ..."), nl=not self._live, err=True)
 
     def tick(self, percent: int | None = None) -> None:
         """Redraws the line, or adds one, if it is time."""
@@ -72,11 +73,19 @@ class TerminalProgress:
 
     def _line(self, percent: int | None) -> str:
         if percent is None:
-            return f"{self._title} ... {self._elapsed()}"
+            return self._fitted(self._title, f" ... {self._elapsed()}")
         if not self._live:
             return f"{self._title} ... {percent}%, {self._elapsed()}"
-        full = _BAR_WIDTH * percent // 100
-        return f"{self._title} [{'#' * full:<{_BAR_WIDTH}}] {percent}%, {self._elapsed()}"
+        bar = "#" * (_BAR_WIDTH * percent // 100)
+        ending = f" [{bar:<{_BAR_WIDTH}}] {percent}%, {self._elapsed()}"
+        return self._fitted(self._title, ending)
+
+    def _fitted(self, title: str, ending: str) -> str:
+        """Shortens the title on a terminal: a line that wraps cannot be rewritten."""
+        room = shutil.get_terminal_size().columns - len(ending) - 1
+        if not self._live or len(title) <= room:
+            return title + ending
+        return title[: max(0, room - 3)] + "..." + ending
 
     def _elapsed(self) -> str:
         seconds = int(self._clock() - self._began)
