@@ -29,7 +29,7 @@ version_of() {
 # Why an existing environment cannot be kept; nothing if it can.
 broken_because() {
     if [[ -e $unfinished ]]; then
-        echo "the last set-up was interrupted"
+        echo "the last set-up did not finish"
     elif ! "$python" -c 'import pip' &>/dev/null; then
         echo "the old one's Python no longer works"
     elif ! grep -qsF -e "!$checkout/$python" -e " $checkout/$python" "$environment/bin/pip"; then
