@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from fittrain.errors import LaunchError
+from fittrain.errors import ArgumentError, LaunchError, MissingDependencyError
 from fittrain.runtime import host
 from fittrain.version import __version__
 
@@ -69,9 +70,24 @@ with contextlib.suppress(LaunchError):
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fittrain' has no attribute {name!r}")
+    _require_tensorflow()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _require_tensorflow() -> None:
+    """Says what is wrong before Keras says it in its own way."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise MissingDependencyError(
+            "TensorFlow is missing: pip install 'fittrain[cpu]' (or 'fittrain[gpu]')"
+        )
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise ArgumentError(
+            "fittrain needs Keras on TensorFlow. "
+            f"Received: KERAS_BACKEND={backend!r}. Set KERAS_BACKEND=tensorflow."
+        )
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import keras
+
 from fittrain import comm
 from fittrain.comm.base import Communicator
 from fittrain.errors import ArgumentError, LaunchError
@@ -93,6 +95,11 @@ def start(
 
 
 def _start(backend: str | Communicator, seed: int | None) -> Session:
+    if keras.config.backend() != "tensorflow":
+        raise ArgumentError(
+            "fittrain needs Keras on TensorFlow. "
+            f"Received: {keras.config.backend()!r} in keras.json. Set KERAS_BACKEND=tensorflow."
+        )
     share = host.claim(os.environ)
     launcher = share.launcher
     communicator, reason = _communicator(backend, launcher)

@@ -6,11 +6,11 @@ for Keras 2: around a Keras 3 optimizer `DistributedOptimizer` averages nothing,
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 from fittrain.comm.mpi import MpiCommunicator
 from fittrain.errors import LaunchError, MissingDependencyError
+from fittrain.horovod.features import explain, require_horovod
 
 INSTALL_COMMAND = "fittrain horovod build"
 
@@ -21,14 +21,14 @@ def load_horovod() -> Any:
     Raises:
         MissingDependencyError: if Horovod is missing or its compiled part does not load.
     """
-    if importlib.util.find_spec("horovod") is None:
-        raise MissingDependencyError(f"Horovod is not installed: {INSTALL_COMMAND}")
+    require_horovod()
     try:
         import horovod.tensorflow as hvd
     except Exception as error:  # noqa: BLE001 - its loader raises many kinds, all meaning this
+        text = f"{type(error).__name__}: {error}"
         raise MissingDependencyError(
-            "Horovod is installed but its compiled part does not load with this TensorFlow and "
-            f"MPI: {INSTALL_COMMAND} --force. Reason: {' '.join(str(error).split())}"
+            explain(text)
+            or f"Horovod does not load. Run `{INSTALL_COMMAND} --force`. ({' '.join(text.split())})"
         ) from error
     return hvd
 

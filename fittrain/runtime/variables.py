@@ -29,9 +29,10 @@ def whole_number(environ: Mapping[str, str], name: str) -> int:
     """
     if name not in environ:
         raise LaunchError(
-            f"`{name}` is missing although other variables of the same launcher are set; this "
-            "single process cannot tell its place among the ranks. Start it with the launcher "
-            "(`mpirun`, `srun`), or unset the launcher's variables to run one process."
+            f"`{name}` is missing although the same launcher's "
+            f"{_siblings(environ, name)} is set: this is 1 process alone, which cannot tell its "
+            "place among others. Start it with the launcher (`mpirun`, `srun`), or unset the "
+            "launcher's variables to run one process."
         )
     text = environ[name].strip()
     # str.isdigit() alone also accepts digits such as "²", which int() refuses.
@@ -57,3 +58,14 @@ def check_below(name: str, value: int, limit_name: str, limit: int) -> None:
             f"`{name}` must be below `{limit_name}`. Received {name}={value} and "
             f"{limit_name}={limit}. Unset variables left over from another job, and start again."
         )
+
+
+def _siblings(environ: Mapping[str, str], name: str) -> str:
+    """The set variables of the launcher that `name` belongs to, as NAME=VALUE."""
+    prefix = name.partition("_")[0] + "_"
+    ranks = [
+        f"{other}={value}"
+        for other, value in sorted(environ.items())
+        if other.startswith(prefix) and any(word in other for word in ("RANK", "SIZE", "PROC"))
+    ]
+    return ", ".join(ranks) or "other variable"

@@ -100,7 +100,7 @@ def test_opt_07_a_saved_model_opens_where_fittrain_is_not_installed(backend, ran
     code = [sys.executable, "-c", WITHOUT_FITTRAIN, str(path)]
     printed = subprocess.run(code, capture_output=True, text=True, check=True).stdout
     optimizer, predictions = printed.strip().splitlines()
-    assert optimizer == "keras.src.optimizers.adam adam"
+    assert optimizer.startswith("keras.src.optimizers.adam adam")
     np.testing.assert_allclose(
         [float(p) for p in predictions.split()], found["predictions"], atol=1e-6
     )
