@@ -83,18 +83,20 @@ def start(
     """
     global _session
     if _session is None:
-        _session = _start(backend, seed)
+        _session = _start(backend, seed, run_dir)
     else:
         _check_same_backend(_session, backend)
         if seed is not None and seed != _session.seed:
             _session.seed = seed
             seeds.set_seeds(seed)
-    if run_dir is not None:
-        _session.use_run_dir(run_dir)
+        if run_dir is not None:
+            _session.use_run_dir(run_dir)
     return _session
 
 
-def _start(backend: str | Communicator, seed: int | None) -> Session:
+def _start(
+    backend: str | Communicator, seed: int | None, run_dir: str | os.PathLike[str] | None
+) -> Session:
     if keras.config.backend() != "tensorflow":
         raise ArgumentError(
             "fittrain needs Keras on TensorFlow. "
@@ -103,16 +105,19 @@ def _start(backend: str | Communicator, seed: int | None) -> Session:
     share = host.claim(os.environ)
     launcher = share.launcher
     communicator, reason = _communicator(backend, launcher)
-    logs.configure(communicator.rank, communicator.size)
+    folder = None if run_dir is None else Path(run_dir)
+    logs.configure(communicator.rank, communicator.size, folder)
     for level, message in share.remarks:
         logger.log(level if communicator.is_chief else logging.DEBUG, "%s", message)
     devices.pin_gpu(launcher.local_rank, launcher.local_size)
-    supervisor = Supervisor(communicator)
+    supervisor = Supervisor(communicator, folder)
     supervisor.install()
     drawn = secrets.randbelow(2**32) if seed is None else seed
     common_seed = communicator.broadcast(drawn)
     seeds.set_seeds(common_seed)
-    session = Session(launcher, communicator, reason, share.threads, supervisor, common_seed)
+    session = Session(
+        launcher, communicator, reason, share.threads, supervisor, common_seed, folder
+    )
     _introduce(session)
     return session
 

@@ -20,18 +20,26 @@ SEED_RANGE = 2**31 - 1
 
 
 def build(model: keras.Model, source: ArraySource) -> None:
-    """Creates every variable of model, metrics and optimizer, without touching their state."""
+    """Creates every variable of model, metrics and optimizer that is missing, and changes none."""
     data = source.map(lambda leaf: leaf[:1].astype(feed_dtype(leaf.dtype), copy=False))
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    outputs = model(keras.tree.map_structure(_symbol, x))
-    if model.compiled and y is not None:
-        # Any prediction of the right shape creates the metrics' variables.
+    if not all(layer.built for layer in model._flatten_layers()):
+        model(keras.tree.map_structure(_symbol, x))
+    if y is not None and not _counts_built(model):
+        outputs = model(keras.tree.map_structure(_symbol, x))
+        # Any prediction of the right shape creates the variables of losses and metrics.
         y_pred = keras.tree.map_structure(_placeholder, outputs)
         model.compute_loss(x, y, y_pred, sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         model.reset_metrics()
     if model.compiled and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _counts_built(model: keras.Model) -> bool:
+    """Whether compiled losses and metrics have their variables; Keras has no public word for it."""
+    parts = (model._compile_loss, model._compile_metrics)
+    return all(part is None or part.built for part in parts)
 
 
 def broadcast(model: keras.Model, communicator: Communicator) -> None:

@@ -84,10 +84,13 @@ class StepProgram:
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self._batch: _Batch | None = None
         self._compiled: dict[str, Callable[..., Any]] = {}
-        self.identity = (
-            id(model),
-            id(model.optimizer),
-            tuple(id(variable) for variable in model.trainable_variables),
+        self._traced_from = _traced_from(model)
+
+    def is_current(self) -> bool:
+        """Whether the model still is what this program was made for: same compile, same weights."""
+        now = _traced_from(self.model)
+        return len(now) == len(self._traced_from) and all(
+            old is new for old, new in zip(self._traced_from, now, strict=True)
         )
 
     # Called from Python ------------------------------------------------------------------------
@@ -231,6 +234,11 @@ class _Batch:
 
     count: tf.Tensor
     stop: tf.Tensor
+
+
+def _traced_from(model: keras.Model) -> list[Any]:
+    """Objects that tracing bakes in; each `compile` makes new metrics."""
+    return [model.optimizer, *model.metrics, None, *model.trainable_variables]
 
 
 def _spec(data: Any) -> Any:

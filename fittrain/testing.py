@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -27,6 +27,8 @@ import tensorflow as tf
 
 from fittrain.comm.base import Communicator
 from fittrain.trainer import Trainer
+
+Value = TypeVar("Value")
 
 
 class RecordingCommunicator(Communicator):
@@ -64,6 +66,11 @@ class RecordingCommunicator(Communicator):
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         self.calls.append(("reduce", (op, array.shape)))
         return np.asarray(array * self.size if op == "sum" else array.copy())
+
+    def broadcast(self, value: Value, root: int = 0) -> Value:
+        """Records itself; the value that all ranks hold."""
+        self.calls.append(("broadcast", type(value).__name__))
+        return value
 
     def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
         self.calls.append(("broadcast", len(buffer)))

@@ -367,17 +367,11 @@ class Trainer:
         communicator = self.communicator
         with communicator.together():
             start_state.build(self.model, source)
-            self._program = self._current_program()
+            if self._program is None or not self._program.is_current():
+                self._program = StepProgram(self.model, communicator, self)
         communicator.agree({**versions(), **numbers, **start_state.describe(self.model)})
         start_state.broadcast(self.model, communicator)
         return Loop(self._program, self.session.supervisor, self._steps_per_execution)
-
-    def _current_program(self) -> StepProgram:
-        """The compiled program; a new one where what it was traced from has changed."""
-        fresh = StepProgram(self.model, self.communicator, self)
-        if self._program is not None and self._program.identity == fresh.identity:
-            return self._program
-        return fresh
 
     def _write_run_file(self, plan: FitPlan) -> None:
         """Rank 0: RUN/run.json, what this run is."""

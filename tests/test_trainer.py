@@ -1,0 +1,255 @@
+"""One process: what `Trainer` accepts, refuses, computes and says."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fittrain
+from fittrain import session
+from fittrain.errors import ArgumentError
+from fittrain.testing import RecordingCommunicator, probe_model, probe_trainer, probe_weight
+
+
+@pytest.fixture(autouse=True)
+def fresh_session(monkeypatch):
+    """Every test starts fittrain anew; what it hooks into the process is put back."""
+    import sys
+
+    monkeypatch.setattr(session, "_session", None)
+    for hook in ("excepthook", "exit"):
+        monkeypatch.setattr(sys, hook, getattr(sys, hook))
+
+
+def ones(*targets):
+    y = np.asarray(targets, "float32")[:, None]
+    return np.ones_like(y), y
+
+
+def test_probe():
+    trainer = probe_trainer(backend="local")
+    trainer.fit(*ones(1, 2, 3, 10), batch_size=4, verbose=0)
+    assert probe_weight(trainer) == 4.0
+
+
+def test_a_compiled_model_is_taken_as_it_is():
+    model = probe_model()
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    trainer = fittrain.Trainer(model, backend="local")
+    trainer.fit(*ones(2, 4), verbose=0)
+    assert model.get_weights()[0].item() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": 3}, "`model` must be a keras.Model or a function"),
+        ({"optimizer": "sgd"}, "`optimizer`, `loss` and `metrics` compile the model"),
+        ({"loss": "mse"}, "`optimizer`, `loss` and `metrics` compile the model"),
+        ({"metrics": ["mae"]}, "`optimizer`, `loss` and `metrics` compile the model"),
+        ({"steps_per_execution": 0}, "`steps_per_execution` must be 'auto' or a positive"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_at_construction(arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        fittrain.Trainer(**{"model": probe_model, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("model", "compiled", "words"),
+    [
+        (lambda: 3, {}, "`model` must be, or return, a keras.Model. Received: int"),
+        (probe_model, {}, "`model` is not compiled"),
+        (
+            probe_model,
+            {"optimizer": "sgd", "loss": keras.losses.MeanSquaredError(reduction="sum")},
+            r"`loss` must be reduced to the mean .*reduction='sum'",
+        ),
+    ],
+)
+def test_models_that_cannot_work_are_refused_before_training(model, compiled, words):
+    trainer = fittrain.Trainer(model, backend="local", **compiled)
+    with pytest.raises(ArgumentError, match=words):
+        trainer.fit(*ones(1, 2), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"batch_size": 2.5}, "`batch_size` must be a positive integer"),
+        ({"batch_size_per_rank": True}, "`batch_size_per_rank` must be a positive integer"),
+        ({"batch_size": 2, "batch_size_per_rank": 2}, "Give one of them"),
+        ({"epochs": -1}, "`epochs` must be a positive integer"),
+        ({"initial_epoch": -1}, "`initial_epoch` must be a non-negative integer"),
+        ({"validation_freq": 0}, "`validation_freq` must be a positive integer"),
+        ({"verbose": 7}, "`verbose` must be 0, 1, 2 or 'auto'"),
+        ({"callbacks": [3]}, "`callbacks` must hold keras.callbacks.Callback objects"),
+        ({"callbacks": [keras.callbacks.BackupAndRestore("x")]}, "BackupAndRestore"),
+        ({"drop_remainder": True}, "`drop_remainder` leaves no update"),
+    ],
+)
+def test_fit_arguments_that_cannot_work_are_refused(arguments, words):
+    trainer = probe_trainer(backend="local")
+    with pytest.raises(ArgumentError, match=words):
+        trainer.fit(*ones(1, 2), **{"verbose": 0, **arguments})
+    assert trainer._model is None
+
+
+def test_hooks_outside_a_step_are_refused():
+    trainer = probe_trainer(backend="local")
+    with pytest.raises(ArgumentError, match="inside `fit`"):
+        trainer.apply_gradients([], [])
+    trainer.fit(*ones(1, 2), verbose=0)
+    with pytest.raises(ArgumentError, match="`train_step` of a Trainer subclass"):
+        trainer.apply_gradients([], [])
+
+
+def test_another_backend_than_the_started_one_is_refused():
+    fittrain.init("local")
+    with pytest.raises(ArgumentError, match="was started with 'local'"):
+        _ = probe_trainer(backend="mpi").communicator
+
+
+def test_a_tensorboard_without_a_place_is_refused():
+    from fittrain.callbacks import TensorBoard
+
+    with pytest.raises(ArgumentError, match="Give Trainer a `run_dir`"):
+        probe_trainer(backend="local").fit(*ones(1), callbacks=[TensorBoard()], verbose=0)
+
+
+def test_the_run_folder_says_what_ran(tmp_path):
+    trainer = probe_trainer(backend="local", run_dir=tmp_path, seed=5)
+    trainer.fit(*ones(1, 2, 3), batch_size=2, verbose=0)
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["seed"], run["ranks"], run["backend"]) == (5, 1, "local")
+    assert run["updates_per_epoch"] == 2
+    assert run["versions"]["keras"] == keras.__version__
+    assert "1 rank on 1 host" in (tmp_path / "logs" / "rank-000.log").read_text()
+
+
+def test_without_a_run_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    probe_trainer(backend="local").fit(*ones(1, 2), verbose=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path):
+    trainer = probe_trainer(backend="local")
+    trainer.fit(*ones(1, 2), verbose=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        trainer.save(tmp_path / "file" / "model.keras")
+    trainer.save(tmp_path / "model.keras")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.keras"]
+
+
+class Counting(keras.Model):
+    """Counts how often its `call` is traced, in training and without."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+        self.traces = {True: 0, False: 0}
+
+    def call(self, x, training=False):
+        self.traces[bool(training)] += 1
+        return self.out(x)
+
+
+def test_perf_02_steps_are_traced_once_whatever_the_batch_sizes():
+    model = Counting()
+    trainer = fittrain.Trainer(model, optimizer="sgd", loss="mse", backend="local")
+    x, y = ones(*range(10))
+    trainer.fit(x, y, batch_size=4, epochs=1, validation_data=(x[:3], y[:3]), verbose=0)
+    after_first = dict(model.traces)
+    trainer.fit(x, y, batch_size=4, epochs=5, validation_data=(x[:3], y[:3]), verbose=0)
+    trainer.evaluate(x[:7], y[:7], batch_size=3, verbose=0)
+    assert model.traces == after_first
+    assert model.traces[True] <= 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_uses_its_half_of_a_batch(rank):
+    communicator = RecordingCommunicator(rank, size=2)
+    trainer = probe_trainer(backend=communicator)
+    trainer.fit(*ones(1, 2, 3, 4), batch_size=4, shuffle=False, verbose=0)
+    # The pretended peer holds the same half, so the mean is that of this half.
+    assert probe_weight(trainer) == [1.5, 3.5][rank]
+
+
+def recorded_calls(rank, monkeypatch):
+    monkeypatch.setattr(session, "_session", None)
+    communicator = RecordingCommunicator(rank, size=2)
+    trainer = probe_trainer(backend=communicator, metrics=["mae"], seed=1)
+    tf.config.run_functions_eagerly(True)
+    try:
+        x, y = ones(*range(9))
+        trainer.fit(x, y, batch_size=4, epochs=2, validation_data=(x, y), verbose=0)
+        trainer.evaluate(x, y, verbose=0)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    return communicator.calls
+
+
+def test_ranks_communicate_in_the_same_order(monkeypatch):
+    first, second = (recorded_calls(rank, monkeypatch) for rank in (0, 1))
+    assert first == second
+    updates = [call for call in first if call[0] == "all_reduce"]
+    # Three updates in each of two epochs, one exchange each: gradient, weight, control word.
+    assert updates == [("all_reduce", ((3,), "float32"))] * 6
+
+
+def test_history_has_keras_names_and_lengths():
+    trainer = probe_trainer(backend="local", metrics=["mae"])
+    x, y = ones(*range(9))
+    history = trainer.fit(
+        x, y, epochs=4, validation_split=0.3, validation_freq=2, initial_epoch=1, verbose=0
+    )
+    lengths = {name: len(values) for name, values in history.history.items()}
+    assert lengths == {"loss": 3, "mae": 3, "val_loss": 2, "val_mae": 2}
+    assert history.epoch == [1, 2, 3]
+
+
+def test_evaluate_returns_what_keras_returns():
+    trainer = probe_trainer(backend="local", metrics=["mae"])
+    x, y = ones(1, 2, 3)
+    assert trainer.evaluate(x, y, verbose=0) == trainer.model.evaluate(x, y, verbose=0)
+    assert set(trainer.evaluate(x, y, verbose=0, return_dict=True)) == {"loss", "mae"}
+    assert isinstance(probe_trainer(backend="local").evaluate(x, y, verbose=0), float)
+
+
+def test_an_error_in_training_is_written_and_raised(tmp_path):
+    class Boom(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise ValueError("boom-17")
+
+    trainer = probe_trainer(backend="local", run_dir=tmp_path)
+    with pytest.raises(ValueError, match="boom-17"):
+        trainer.fit(*ones(1, 2), callbacks=[Boom()], verbose=0)
+    report = json.loads((tmp_path / "errors" / "rank-000.json").read_text())
+    assert (report["type"], report["message"]) == ("ValueError", "boom-17")
+    assert (report["epoch"], report["update"]) == (0, 0)
+
+
+def test_unfrozen_layers_are_trained_by_the_next_fit():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1), keras.layers.Dense(1)])
+    model.layers[0].trainable = False
+    frozen = model.layers[0].get_weights()
+    model.compile("sgd", "mse")
+    trainer = fittrain.Trainer(model, backend="local")
+    trainer.fit(*ones(1, 2), verbose=0)
+    np.testing.assert_array_equal(model.layers[0].get_weights()[0], frozen[0])
+    model.layers[0].trainable = True
+    model.compile("sgd", "mse")
+    trainer.fit(*ones(1, 2), verbose=0)
+    assert not np.array_equal(model.layers[0].get_weights()[0], frozen[0])
+
+
+def test_public_names_are_the_documented_ones():
+    assert fittrain.__all__ == sorted(fittrain.__all__)
+    assert all(hasattr(fittrain, name) for name in fittrain.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fittrain.nothing
