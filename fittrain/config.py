@@ -21,7 +21,7 @@ BROADCAST_CHUNK_BYTES = 256 * 2**20
 BLOCK_SECONDS = 0.25
 """How long one call into the compiled program should last when nobody looks at single batches."""
 
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 16 * 2**20
 """Upper bound for the rows handed to one call, per rank."""
 
 BLOCK_STEPS = 512

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ from fittrain.errors import LaunchError, MissingDependencyError
 
 MESSAGE_ELEMENTS = 2**26
 """Elements in one MPI call; larger arrays go in pieces, since MPI counts have 31 bits."""
+
+REPORT_GRACE_SECONDS = 0.3
 
 
 def load_mpi(*, initialize: bool = True) -> Any:
@@ -107,7 +111,11 @@ class MpiCommunicator(Communicator):
     def end_job(self, report: Callable[[], None], exit_code: int) -> None:
         """Shows `report`, then ends every rank through MPI_Abort."""
         report()
+        # Launchers drop what they have not yet read from a rank that aborts.
+        time.sleep(REPORT_GRACE_SECONDS)
         self._mpi.COMM_WORLD.Abort(exit_code)
+        # MPICH may return from Abort before the launcher ends this process.
+        os._exit(exit_code)
 
     def control_channel(self) -> Any:
         """A communicator of its own for the messages of the watching thread. Collective."""
