@@ -18,10 +18,11 @@ import numpy as np
 
 from fittrain.errors import ArgumentError
 
-RELEASE_BYTES = 2**20
-"""After reading this much from mapped files their pages are given back to the system.
+MAPPED_ROWS = 64
+"""Scattered rows read from a mapped file before its pages are given back to the system.
 
-Small, since Linux maps 64 KiB around every page that is read: scattered rows take 16 times theirs.
+Linux maps the surroundings of every page that is read, seen up to 512 KiB: without this, a few
+hundred scattered rows hold a whole file in memory.
 """
 
 
@@ -56,7 +57,6 @@ class ArraySource:
         self._names = [name for name, part in parts.items() if part is not None]
         self.leaves = self._leaves_with_paths()
         self.length = self._common_length()
-        self._unreleased_bytes = 0
 
     @property
     def row_bytes(self) -> int:
@@ -72,9 +72,7 @@ class ArraySource:
 
     def gather(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Rows at `indices`, in the nesting of the source, as fresh arrays in `floatx`."""
-        rows = self.map(lambda leaf: _take(leaf, indices))
-        self._release(len(indices) * self.row_bytes)
-        return rows
+        return self.map(lambda leaf: _take(leaf, indices))
 
     def map(self, function: Any) -> tuple[Any, ...]:
         """`function` of every array, in the nesting of the source."""
@@ -104,14 +102,6 @@ class ArraySource:
             raise ArgumentError(f"`{self.leaves[0][0]}` holds no samples. Received: {lengths}.")
         return length
 
-    def _release(self, read_bytes: int) -> None:
-        self._unreleased_bytes += read_bytes
-        if self._unreleased_bytes < RELEASE_BYTES:
-            return
-        self._unreleased_bytes = 0
-        for _, leaf in self.leaves:
-            release_pages(leaf)
-
 
 def feed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which rows reach the model: floats become Keras's `floatx`, as in Keras."""
@@ -120,17 +110,29 @@ def feed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(keras.config.floatx()) if np.issubdtype(dtype, np.floating) else dtype
 
 
-def release_pages(array: np.ndarray) -> None:
-    """Takes the pages of a file mapping out of this process; the system's cache keeps them."""
-    mapping = getattr(array, "_mmap", None)
-    # Copy-on-write maps hold the user's changes in their pages: those must stay.
-    if isinstance(mapping, mmap.mmap) and getattr(array, "mode", None) in ("r", "r+"):
-        mapping.madvise(mmap.MADV_DONTNEED)
-
-
 def _take(leaf: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    rows = np.asarray(leaf[indices] if not _is_run(indices) else leaf[indices[0] : indices[-1] + 1])
-    return rows.astype(feed_dtype(leaf.dtype), copy=False)
+    dtype = feed_dtype(leaf.dtype)
+    if _is_run(indices):
+        return np.asarray(leaf[indices[0] : indices[-1] + 1]).astype(dtype, copy=False)
+    mapping = file_mapping(leaf)
+    if mapping is None:
+        return np.asarray(leaf[indices]).astype(dtype, copy=False)
+    rows = np.empty((len(indices), *leaf.shape[1:]), dtype)
+    for start in range(0, len(indices), MAPPED_ROWS):
+        chunk = slice(start, start + MAPPED_ROWS)
+        rows[chunk] = leaf[indices[chunk]]
+        mapping.madvise(mmap.MADV_DONTNEED)
+    return rows
+
+
+def file_mapping(array: np.ndarray) -> mmap.mmap | None:
+    """The mapping behind a memory map whose pages may be dropped and read again.
+
+    A copy-on-write map holds the user's changes in its pages, so those must stay.
+    """
+    mapping = getattr(array, "_mmap", None)
+    reread = isinstance(mapping, mmap.mmap) and getattr(array, "mode", None) in ("r", "r+")
+    return mapping if reread else None
 
 
 def _is_run(indices: np.ndarray) -> bool:

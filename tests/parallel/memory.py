@@ -2,10 +2,11 @@
 
 import sys
 
-import fittrain
 import keras
 import numpy as np
 import psutil
+
+import fittrain
 
 path, rows, columns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 fittrain.init("mpi")

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from tests.parallel.job import HERE, mpirun
 
 ROWS, COLUMNS = 50_000, 1024
