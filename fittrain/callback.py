@@ -15,10 +15,12 @@ Synopsis::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from fittrain.errors import ArgumentError
 
@@ -33,7 +35,8 @@ WRITERS = (
 )
 """Keras callbacks that only write: several ranks would write the same files."""
 
-BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+TRAIN_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -50,15 +53,20 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     communicator: Communicator | None = None
 
 
-def check(callbacks: Sequence[Any], run_dir: Path | None) -> None:
-    """Refuses what is not a callback, and what cannot work on several ranks.
+def check(callbacks: Any, run_dir: Path | None) -> list[Any]:
+    """The callbacks as a list; refuses what is none, and what cannot work on several ranks.
 
     A callback with a method `check(run_dir)` of its own is asked too.
 
     Raises:
         ArgumentError: naming the callback and what to use.
     """
-    for callback in callbacks:
+    if not isinstance(callbacks, (list, tuple, type(None))):
+        raise ArgumentError(
+            f"`callbacks` must be a list of callbacks. Received: {type(callbacks).__name__}."
+        )
+    chosen = list(callbacks or [])
+    for callback in chosen:
         if not isinstance(callback, keras.callbacks.Callback):
             raise ArgumentError(
                 "`callbacks` must hold keras.callbacks.Callback objects. "
@@ -71,12 +79,13 @@ def check(callbacks: Sequence[Any], run_dir: Path | None) -> None:
             )
         if callable(own := getattr(callback, "check", None)):
             own(run_dir)
+    return chosen
 
 
 def assemble(
-    callbacks: Sequence[Any], trainer: Any, *, verbose: int, **params: Any
+    callbacks: Sequence[Any], trainer: Any, *, verbose: int, add_history: bool, **params: Any
 ) -> keras.callbacks.CallbackList:
-    """The callbacks of this rank, with History and, on rank 0, Keras's progress bar."""
+    """The callbacks of this rank and, on rank 0, Keras's progress bar."""
     chief = trainer.communicator.is_chief
     own = [callback for callback in callbacks if chief or not runs_on_chief_only(callback)]
     for callback in own:
@@ -87,7 +96,7 @@ def assemble(
     if chief and verbose and not any(isinstance(c, keras.callbacks.ProgbarLogger) for c in own):
         own.append(keras.callbacks.ProgbarLogger())
     return keras.callbacks.CallbackList(
-        own, add_history=True, model=trainer.model, verbose=verbose, **params
+        own, add_history=add_history, model=trainer.model, verbose=verbose, **params
     )
 
 
@@ -96,15 +105,37 @@ def runs_on_chief_only(callback: Any) -> bool:
     return getattr(callback, "ranks", "all") == "chief" or isinstance(callback, WRITERS)
 
 
-def looks_at_batches(callback: Any) -> bool:
-    """Whether a callback must be called after every single training batch."""
+@dataclass(frozen=True)
+class SingleSteps:
+    """Whether callbacks must be called after every single batch, on any rank.
+
+    Args:
+        train: in training.
+        test: in validation and evaluation.
+    """
+
+    train: bool
+    test: bool
+
+    @classmethod
+    def agree(cls, callbacks: Sequence[Any], communicator: Communicator) -> SingleSteps:
+        """Collective: what the callbacks of all ranks need."""
+        own = [
+            any(looks_at_batches(callback, hooks) for callback in callbacks)
+            for hooks in (TRAIN_HOOKS, TEST_HOOKS)
+        ]
+        return cls(*(bool(need) for need in communicator.reduce(np.asarray(own, np.int64), "max")))
+
+
+def looks_at_batches(callback: Any, hooks: Sequence[str]) -> bool:
+    """Whether a callback must be called after every single batch."""
     if isinstance(callback, (keras.callbacks.ProgbarLogger, keras.callbacks.History)):
         return False
     if isinstance(callback, keras.callbacks.TensorBoard):
         return bool(callback.update_freq != "epoch" or callback._should_trace)
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return bool(callback.save_freq != "epoch")
-    return any(_overrides(callback, hook) for hook in BATCH_HOOKS)
+    return any(_overrides(callback, hook) for hook in hooks)
 
 
 def _overrides(callback: Any, hook: str) -> bool:

@@ -8,7 +8,12 @@ Synopsis::
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fittrain.errors import ArgumentError
 
@@ -28,16 +33,31 @@ BLOCK_STEPS = 512
 """Upper bound for the updates in one call, so that a stop request is seen soon."""
 
 
-def check_positive(name: str, value: int | None) -> None:
-    """Refuses anything but a positive integer (or None, meaning "not given").
+def whole_number(name: str, value: Any, least: int) -> int:
+    """The value as an int; NumPy's integers are welcome.
 
     Raises:
-        ArgumentError: if `value` is given and is not a positive integer.
+        ArgumentError: if `value` is no integer, or less than `least`.
     """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+    kind = "a positive integer" if least == 1 else "a non-negative integer"
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
+        raise ArgumentError(f"`{name}` must be {kind}. Received: {name}={value!r}.")
+    return int(value)
+
+
+def check_run_dir(run_dir: Any) -> Path | None:
+    """The run folder as a path.
+
+    Raises:
+        ArgumentError: if it is no path, or an empty one.
+    """
+    if run_dir is None:
+        return None
+    if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
+        raise ArgumentError(
+            f"`run_dir` must be a folder's path, or None for no files. Received: {run_dir!r}."
+        )
+    return Path(run_dir)
 
 
 @dataclass(frozen=True)
@@ -65,24 +85,21 @@ class FitConfig:
     validation_freq: int = 1
 
     def __post_init__(self) -> None:
-        for name in (
-            "batch_size",
-            "batch_size_per_rank",
-            "epochs",
-            "validation_batch_size",
-            "validation_freq",
-        ):
-            check_positive(name, getattr(self, name))
+        for name in ("batch_size", "batch_size_per_rank", "validation_batch_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
+        for name, least in (("epochs", 1), ("validation_freq", 1), ("initial_epoch", 0)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        for name in ("shuffle", "drop_remainder"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ArgumentError(
+                    f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}."
+                )
         if self.batch_size is not None and self.batch_size_per_rank is not None:
             raise ArgumentError(
                 "`batch_size` is the global batch and `batch_size_per_rank` one rank's part of "
                 f"it. Received: batch_size={self.batch_size}, "
                 f"batch_size_per_rank={self.batch_size_per_rank}. Give one of them."
-            )
-        if not isinstance(self.initial_epoch, int) or self.initial_epoch < 0:
-            raise ArgumentError(
-                "`initial_epoch` must be a non-negative integer. "
-                f"Received: initial_epoch={self.initial_epoch!r}."
             )
 
     def batch_size_global(self, size: int) -> int:

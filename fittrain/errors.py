@@ -8,6 +8,7 @@ The tree::
     |- LaunchError            (RuntimeError)  launcher, MPI library and ranks do not fit together
     |- RankMismatchError      (ValueError)    ranks were given different things
     |- DriftError             (RuntimeError)  replicas no longer hold the same weights
+    |- StorageError           (OSError)       a file could not be written
     |- PeerError              (RuntimeError)  another rank failed; the cause is on that rank
     `- BuildError             (RuntimeError)  Horovod could not be built
 
@@ -39,6 +40,10 @@ class RankMismatchError(FittrainError, ValueError):
 
 class DriftError(FittrainError, RuntimeError):
     """The ranks' weights are no longer the same."""
+
+
+class StorageError(FittrainError, OSError):
+    """A file could not be written; what was there before is unchanged."""
 
 
 class PeerError(FittrainError, RuntimeError):

@@ -3,7 +3,7 @@
 Synopsis::
 
     loop = Loop(program, supervisor, steps_per_execution="auto")
-    history = loop.train(plan, callbacks, single_steps=False)
+    history = loop.train(plan, callbacks, single_steps=SingleSteps.agree(chosen, communicator))
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from fittrain import drift
+from fittrain import drift, statistics
+from fittrain.callback import SingleSteps
 from fittrain.config import FitConfig
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import BlockPlanner, blocks
@@ -44,18 +45,19 @@ class Loop:
     _planners: dict[str, BlockPlanner] = field(default_factory=dict)
 
     def train(
-        self, plan: FitPlan, callbacks: keras.callbacks.CallbackList, *, single_steps: bool
+        self, plan: FitPlan, callbacks: keras.callbacks.CallbackList, *, single_steps: SingleSteps
     ) -> None:
         """Collective: the epochs of a `fit`.
 
         Args:
             plan: data and numbers.
             callbacks: of this rank.
-            single_steps: whether a callback on any rank looks at single batches.
+            single_steps: whether a callback on any rank looks at single training batches, and
+                whether at single validation batches.
         """
         model, config = self.program.model, plan.config
         self._planners.clear()
-        self._planner("train", plan.source, plan.sampler, single_steps=single_steps)
+        self._planner("train", plan.source, plan.sampler, single_steps=single_steps.train)
         model.stop_training = False
         self.program.stop_request.assign(0.0)
         logs: Logs = {}
@@ -64,18 +66,34 @@ class Loop:
             callbacks.on_epoch_begin(epoch)
             logs = self._train_epoch(plan, epoch, callbacks)
             if plan.held_out is not None and (epoch + 1) % config.validation_freq == 0:
-                values = self.evaluate(plan.held_out, config, callbacks)
+                values = self.evaluate(
+                    plan.held_out, config, callbacks, single_steps=single_steps.test
+                )
                 logs |= {f"val_{name}": value for name, value in values.items()}
             self._check_drift(f"at the end of epoch {epoch + 1}")
             callbacks.on_epoch_end(epoch, logs)
             if self._stop_agreed():
                 break
+        # Where the optimizer keeps averaged weights, they become the weights now, as in Keras.
+        model.optimizer.finalize_variable_values(model.trainable_weights)
         callbacks.on_train_end(logs)
 
     def evaluate(
-        self, source: ArraySource, config: FitConfig, callbacks: keras.callbacks.CallbackList
+        self,
+        source: ArraySource,
+        config: FitConfig,
+        callbacks: keras.callbacks.CallbackList,
+        *,
+        single_steps: bool = False,
     ) -> Logs:
-        """Collective: loss and metrics over all samples, each counted once."""
+        """Collective: loss and metrics over all samples, each counted once.
+
+        Args:
+            source: the data.
+            config: its batch size.
+            callbacks: of this rank.
+            single_steps: whether a callback on any rank looks at single batches.
+        """
         communicator = self.program.communicator
         sampler = Sampler(
             length=source.length,
@@ -84,15 +102,15 @@ class Loop:
             size=communicator.size,
             shuffle=False,
         )
-        planner = self._planner("evaluate", source, sampler)
+        planner = self._planner("evaluate", source, sampler, single_steps=single_steps)
         self.program.board.reset()
         logs: Logs = {}
         done = 0
         callbacks.on_test_begin()
-        for data, rows, counts in blocks(source, sampler, 0, planner):
+        for data, part in blocks(source, sampler, 0, planner):
             callbacks.on_test_batch_begin(done)
             started = time.perf_counter()
-            outcome = self.program.evaluate(Block(data, rows, counts))
+            outcome = self.program.evaluate(Block(data, part.rows, part.counts, part.totals))
             logs = self._agree_on(outcome, time.perf_counter() - started, planner)
             done += outcome.steps
             callbacks.on_test_batch_end(done - 1, logs)
@@ -121,19 +139,21 @@ class Loop:
         planner = self._planners["train"]
         self.program.board.reset()
         logs: Logs = {}
-        done = 0
-        for data, rows, counts in blocks(plan.source, plan.sampler, epoch, planner):
+        done, samples = 0, 0
+        for data, part in blocks(plan.source, plan.sampler, epoch, planner):
             self.supervisor.position = {"epoch": epoch, "update": done}
             callbacks.on_train_batch_begin(done)
             started = time.perf_counter()
-            outcome = self.program.train(Block(data, rows, counts))
+            outcome = self.program.train(Block(data, part.rows, part.counts, part.totals))
             logs = self._agree_on(outcome, time.perf_counter() - started, planner)
             done += outcome.steps
+            samples += int(part.counts[: outcome.steps].sum())
             callbacks.on_train_batch_end(done - 1, logs)
-            if outcome.steps < len(rows):
+            if outcome.steps < len(part.rows):
                 self.program.model.stop_training = True
             if self._stop_agreed():
                 break
+        statistics.average(self.program.model, self.program.communicator, weight=samples)
         return logs
 
     def _agree_on(self, outcome: Outcome, seconds: float, planner: BlockPlanner) -> Logs:

@@ -37,6 +37,12 @@ class MetricBoard:
         """State of the loss and of every metric, in a fixed order."""
         return [*self.loss.variables, *self.model.metrics_variables]
 
+    @property
+    def per_output_losses(self) -> list[Any]:
+        """State of the losses of single outputs, which Keras counts by batch."""
+        losses = getattr(self.model, "_compile_loss", None)
+        return [] if losses is None else [v for metric in losses.metrics for v in metric.variables]
+
     def reset(self) -> None:
         """Starts counting anew."""
         self.loss.reset_state()
@@ -52,7 +58,7 @@ class MetricBoard:
     def results(self, state: np.ndarray) -> dict[str, float]:
         """Metric values for a state added up over ranks."""
         values = self._results(tf.constant(state, tf.float64))
-        return {name: _plain(value.numpy()) for name, value in sorted(values.items())}
+        return {name: _plain(value.numpy()) for name, value in values.items()}
 
     def _results_from(self, state: tf.Tensor) -> dict[str, tf.Tensor]:
         shapes = [variable.shape for variable in self.variables]
@@ -63,7 +69,7 @@ class MetricBoard:
         ]
         with keras.StatelessScope(state_mapping=mapping):
             # Keras's own loss tracker is not used: ours knows how many samples count.
-            return {**self.model.get_metrics_result(), "loss": self.loss.result()}
+            return {**self.model.get_metrics_result(), self.loss.name: self.loss.result()}
 
 
 def _plain(value: np.ndarray) -> Any:

@@ -13,8 +13,6 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import keras
-
 from fittrain.comm.base import Communicator
 from fittrain.config import FitConfig
 from fittrain.data.arrays import ArraySource
@@ -22,8 +20,6 @@ from fittrain.data.sampler import Sampler
 from fittrain.errors import ArgumentError
 
 logger = logging.getLogger(__name__)
-
-MEAN_REDUCTIONS = ("sum_over_batch_size", "mean")
 
 
 @dataclass(frozen=True)
@@ -94,38 +90,13 @@ def _say_what_is_lost(sampler: Sampler) -> None:
         )
 
 
-def check_model(model: Any) -> None:
-    """Refuses what is not a compiled Keras model whose losses are means over samples.
-
-    Raises:
-        ArgumentError: naming what to change.
-    """
-    if not isinstance(model, keras.Model):
-        raise ArgumentError(
-            f"`model` must be, or return, a keras.Model. Received: {type(model).__name__}."
-        )
-    if not model.compiled:
-        raise ArgumentError(
-            "`model` is not compiled. Give Trainer an `optimizer` and a `loss`, "
-            "or call `model.compile` first."
-        )
-    for loss in keras.tree.flatten(model.loss):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in MEAN_REDUCTIONS:
-            raise ArgumentError(
-                "`loss` must be reduced to the mean over samples, since ranks are weighted by "
-                f"their sample counts. Received: {type(loss).__name__}(reduction={reduction!r}). "
-                "Use reduction='sum_over_batch_size'."
-            )
-
-
 def resolve_verbose(verbose: int | str) -> int:
     """0, 1 or 2; "auto" is a progress bar on a terminal and a line for each epoch elsewhere.
 
     Raises:
         ArgumentError: if it is none of them.
     """
-    if verbose not in (0, 1, 2, "auto"):
+    if not isinstance(verbose, (int, str)) or verbose not in (0, 1, 2, "auto"):
         raise ArgumentError(f"`verbose` must be 0, 1, 2 or 'auto'. Received: {verbose!r}.")
     if verbose == "auto":
         return 1 if sys.stdout.isatty() else 2

@@ -15,31 +15,34 @@ import tensorflow as tf
 from fittrain.comm.base import Communicator
 from fittrain.data.arrays import ArraySource, feed_dtype
 from fittrain.runtime.seeds import derive
+from fittrain.supported import check_masks
 
 SEED_RANGE = 2**31 - 1
 
 
-def build(model: keras.Model, source: ArraySource) -> None:
-    """Creates every variable of model, metrics and optimizer that is missing, and changes none."""
+def build(model: keras.Model, source: ArraySource, size: int) -> None:
+    """Creates every variable of model, metrics and optimizer that is missing, and changes none.
+
+    On the way it finds out, before anything is trained, whether model, data, loss and metrics fit.
+
+    Args:
+        model: a compiled model.
+        source: its data.
+        size: number of ranks.
+    """
     data = source.map(lambda leaf: leaf[:1].astype(feed_dtype(leaf.dtype), copy=False))
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    if not all(layer.built for layer in model._flatten_layers()):
-        model(keras.tree.map_structure(_symbol, x))
-    if y is not None and not _counts_built(model):
-        outputs = model(keras.tree.map_structure(_symbol, x))
+    outputs = model(keras.tree.map_structure(_symbol, x))
+    if y is not None or model.loss is None:
+        check_masks(outputs, size)
         # Any prediction of the right shape creates the variables of losses and metrics.
         y_pred = keras.tree.map_structure(_placeholder, outputs)
-        model.compute_loss(x, y, y_pred, sample_weight)
+        if y is not None:
+            model.compute_loss(x, y, y_pred, sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         model.reset_metrics()
-    if model.compiled and not model.optimizer.built:
+    if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-
-
-def _counts_built(model: keras.Model) -> bool:
-    """Whether compiled losses and metrics have their variables; Keras has no public word for it."""
-    parts = (model._compile_loss, model._compile_metrics)
-    return all(part is None or part.built for part in parts)
 
 
 def broadcast(model: keras.Model, communicator: Communicator) -> None:
@@ -47,7 +50,7 @@ def broadcast(model: keras.Model, communicator: Communicator) -> None:
 
     Random streams (dropout, augmentation layers) are derived from rank 0's too, but differ by rank.
     """
-    variables = [*model.weights, *(model.optimizer.variables if model.compiled else [])]
+    variables = [*model.weights, *model.optimizer.variables]
     communicator.broadcast_variables(variables)
     for state in seed_states(model):
         seed, counter = communicator.broadcast_array(state.numpy()).tolist()
@@ -68,10 +71,20 @@ def describe(model: keras.Model) -> dict[str, str]:
     for index, variable in enumerate(model.weights):
         # By position: automatic names may differ where a rank has built another model before.
         found[f"model.weights[{index}]"] = f"{variable.dtype}{list(variable.shape)}"
-    if model.compiled:
-        found["optimizer"] = _describe_optimizer(model.optimizer)
-        found["number of trainable variables"] = str(len(model.trainable_variables))
+    found["optimizer"] = _describe_optimizer(model.optimizer)
+    found["number of trainable variables"] = str(len(model.trainable_variables))
+    found["loss"] = _describe_loss(model.loss)
+    found["metrics"] = str([metric.name for metric in model.metrics])
+    found["size of the metrics' state"] = str(len(model.metrics_variables))
     return found
+
+
+def _describe_loss(loss: Any) -> str:
+    words = [
+        leaf if isinstance(leaf, str) else getattr(leaf, "__name__", type(leaf).__name__)
+        for leaf in keras.tree.flatten(loss)
+    ]
+    return ", ".join(words)
 
 
 def _describe_optimizer(optimizer: Any) -> str:

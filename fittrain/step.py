@@ -38,6 +38,9 @@ class Hooks(Protocol):
         """One update from one batch; returns its mean loss."""
 
 
+Program = Callable[..., Any]
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows of several consecutive updates.
@@ -46,11 +49,13 @@ class Block:
         data: (x,), (x, y) or (x, y, sample_weight) in any nesting, shape (sum of rows, ...).
         rows: rows of each update, int32, shape (updates,).
         counts: rows that count in each update, int32, shape (updates,).
+        totals: rows that count over all ranks, int32, shape (updates,).
     """
 
     data: tuple[Any, ...]
     rows: np.ndarray
     counts: np.ndarray
+    totals: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,9 @@ class StepProgram:
         model: a built and compiled Keras model.
         communicator: how gradients are exchanged.
         hooks: the trainer, whose `compute_loss` and `train_step` are used.
+
+    Attributes:
+        known_data: descriptions of data that model, loss and metrics were built with.
     """
 
     def __init__(self, model: keras.Model, communicator: Communicator, hooks: Hooks) -> None:
@@ -83,8 +91,9 @@ class StepProgram:
         self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self._batch: _Batch | None = None
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._compiled: dict[str, Program] = {}
         self._traced_from = _traced_from(model)
+        self.known_data: set[str] = set()
 
     def is_current(self) -> bool:
         """Whether the model still is what this program was made for: same compile, same weights."""
@@ -106,11 +115,12 @@ class StepProgram:
 
     def predict(self, data: tuple[Any, ...]) -> Any:
         """The model's outputs for one batch, on this rank alone, as NumPy arrays."""
-        if "predict" not in self._compiled:
-            self._compiled["predict"] = tf.function(
-                lambda rows: self.forward(rows[0], training=False), input_signature=[_spec(data)]
-            )
-        outputs = self._compiled["predict"](_tensors(data))
+        outputs = self._run(
+            "predict",
+            lambda rows: self.forward(rows[0], training=False),
+            [_spec(data)],
+            _tensors(data),
+        )
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
 
     # Called while tracing ----------------------------------------------------------------------
@@ -122,11 +132,10 @@ class StepProgram:
     def train_step(self, batch: Any) -> tf.Tensor:
         """In the graph: forward, loss, gradients, exchange, update; returns the mean loss."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        optimizer = self.model.optimizer
         with tf.GradientTape() as tape:
             y_pred = self.forward(x, training=True)
-            loss = self.hooks.compute_loss(x, y, y_pred, sample_weight)
-            scaled = optimizer.scale_loss(loss)
+            loss = _scalar(self.hooks.compute_loss(x, y, y_pred, sample_weight), "compute_loss")
+            scaled = self.model.optimizer.scale_loss(loss)
         variables = self.model.trainable_variables
         self.apply_gradients(tape.gradient(scaled, variables), variables)
         self.update_metrics(x, y, y_pred, sample_weight)
@@ -147,20 +156,19 @@ class StepProgram:
         (optimizer or self.model.optimizer).apply(means, variables)
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
-        """In the graph: counts a batch in the compiled metrics, unless none of its rows count."""
-        batch = self._traced_batch()
-
-        def count() -> tf.Tensor:
-            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            return tf.constant(0)
-
-        if self.model.metrics_variables:
-            tf.cond(batch.count > 0, count, lambda: tf.constant(0))
+        """In the graph: counts a batch in the compiled metrics."""
+        self._traced_batch()
+        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     @property
     def batch_count(self) -> tf.Tensor:
         """In the graph: rows of the batch that count, as float32."""
         return self._traced_batch().count
+
+    @property
+    def is_training(self) -> bool:
+        """In the graph: whether the batch trains."""
+        return self._traced_batch().is_training
 
     def _traced_batch(self) -> _Batch:
         if self._batch is None:
@@ -172,25 +180,53 @@ class StepProgram:
 
     # The loop ----------------------------------------------------------------------------------
 
-    def _call(self, name: str, one: Callable[[Any], tf.Tensor], block: Block) -> Outcome:
-        if name not in self._compiled:
-            signature = [_spec(block.data), *[tf.TensorSpec([None], tf.int32)] * 2]
-            self._compiled[name] = tf.function(self._loop(one), input_signature=signature)
-        steps, state = self.communicator.run(
-            self._compiled[name], _tensors(block.data), block.rows, block.counts
+    def _call(self, name: str, one: Callable[[Any], Any], block: Block) -> Outcome:
+        has_empty = not bool(block.counts.all())
+        vectors = [block.rows, block.counts, block.totals]
+        # Only a rank whose part may be empty pays for keeping what the stand-in row must not touch.
+        steps, state = self._run(
+            f"{name}, some parts empty" if has_empty else name,
+            self._loop(one, is_training=name == "train", has_empty=has_empty),
+            [_spec(block.data), *(tf.TensorSpec([None], tf.int32) for _ in vectors)],
+            _tensors(block.data),
+            *vectors,
         )
         return Outcome(int(steps), state.numpy())
 
-    def _loop(self, one: Callable[[Any], tf.Tensor]) -> Callable[..., Any]:
+    def _run(self, name: str, function: Program, signature: list[Any], *arguments: Any) -> Any:
+        """Calls the compiled function for data of this structure; kept only once it worked."""
+        if self.model.run_eagerly:
+            return self.communicator.run(function, *arguments)
+        key = f"{name}: {signature[0]}"
+        program = self._compiled.get(key) or tf.function(function, input_signature=signature)
+        result = self.communicator.run(program, *arguments)
+        self._compiled[key] = program
+        return result
+
+    def _loop(
+        self, one: Callable[[Any], Any], *, is_training: bool, has_empty: bool
+    ) -> Callable[..., Any]:
         """The graph of a call: `one` for each batch of a block, until one asks to stop."""
 
-        def run(data: Any, rows: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def run(
+            data: Any, rows: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
             offsets = tf.cumsum(rows, exclusive=True)
 
             def body(step: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 first, last = offsets[step], offsets[step] + rows[step]
-                batch = keras.tree.map_structure(lambda leaf: leaf[first:last], data)
-                return step + 1, self._one_batch(one, batch, counts[step], stop)
+                self._batch = _Batch(
+                    data=keras.tree.map_structure(lambda leaf: leaf[first:last], data),
+                    count=tf.cast(counts[step], tf.float32),
+                    total=tf.cast(totals[step], tf.float32),
+                    stop=stop,
+                    is_training=is_training,
+                )
+                try:
+                    self._one_batch(one, self._batch, has_empty)
+                    return step + 1, self._batch.stop
+                finally:
+                    self._batch = None
 
             steps, _ = tf.while_loop(
                 lambda step, stop: tf.logical_and(step < tf.shape(rows)[0], stop <= 0.0),
@@ -204,24 +240,27 @@ class StepProgram:
 
         return run
 
-    def _one_batch(
-        self, one: Callable[[Any], tf.Tensor], batch: Any, count: tf.Tensor, stop: tf.Tensor
-    ) -> tf.Tensor:
-        self._batch = _Batch(tf.cast(count, tf.float32), stop)
-        try:
-            loss = one(batch)
-            weight = self._batch.count
-            # A batch of which no row counts may give any loss, even NaN.
-            counted = tf.where(weight > 0, tf.cast(loss, tf.float32), 0.0)
-            self.board.loss.update_state(counted, sample_weight=weight)
-            return self._batch.stop
-        finally:
-            self._batch = None
+    def _one_batch(self, one: Callable[[Any], Any], batch: _Batch, has_empty: bool) -> None:
+        touched = [*self.model.metrics_variables, *self.model.non_trainable_weights]
+        kept = [tf.identity(variable.value) for variable in touched] if has_empty else []
+        trackers = self.board.per_output_losses
+        before = [tf.identity(variable.value) for variable in trackers]
+        loss = _scalar(one(batch.data), "train_step")
+        # A batch of which no row counts may give any loss, even NaN.
+        counted = tf.where(batch.count > 0, tf.cast(loss, tf.float32), 0.0)
+        self.board.loss.update_state(counted, sample_weight=batch.count)
+        for variable, old in zip(trackers, before, strict=True):
+            # Keras counts a batch as 1 here; over ranks its parts must add up to that.
+            share = tf.math.multiply_no_nan(variable.value - old, batch.count / batch.total)
+            variable.assign(old + share)
+        if has_empty:
+            for variable, old in zip(touched, kept, strict=True):
+                variable.assign(tf.where(batch.count > 0, variable.value, old))
 
-    def _train_one(self, batch: Any) -> tf.Tensor:
+    def _train_one(self, batch: Any) -> Any:
         return self.hooks.train_step(batch)
 
-    def _evaluate_one(self, batch: Any) -> tf.Tensor:
+    def _evaluate_one(self, batch: Any) -> Any:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         y_pred = self.forward(x, training=False)
         self.update_metrics(x, y, y_pred, sample_weight)
@@ -230,10 +269,25 @@ class StepProgram:
 
 @dataclass
 class _Batch:
-    """What is known of the batch being traced: its weight, and the stop votes so far."""
+    """The batch being traced: its rows, its weight here and over all ranks, the stop votes."""
 
+    data: Any
     count: tf.Tensor
+    total: tf.Tensor
     stop: tf.Tensor
+    is_training: bool
+
+
+def _scalar(loss: Any, method: str) -> tf.Tensor:
+    """The loss, refused where it is not one number."""
+    shape = getattr(loss, "shape", None)
+    if shape is None or tuple(shape) != ():
+        raise ArgumentError(
+            f"`{method}` must return the mean loss of the batch, a scalar tensor. "
+            f"Received: {type(loss).__name__}"
+            + (f" of shape {tuple(shape)}." if shape is not None else ".")
+        )
+    return loss
 
 
 def _traced_from(model: keras.Model) -> list[Any]:

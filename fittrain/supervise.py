@@ -65,6 +65,7 @@ class Supervisor:
         self._exit_call: str | None = None
         self._watcher: _Watcher | None = None
         self._failing = threading.Lock()
+        self._pid = os.getpid()
 
     def install(self) -> None:
         """Collective: takes over what happens to uncaught errors and at exit on this rank."""
@@ -155,7 +156,8 @@ class Supervisor:
     def _on_uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        self.fail(error)
+        if self._is_this_process():
+            self.fail(error)
         self._previous_hook(kind, error, trace)
 
     def _on_sys_exit(self, status: Any = None, /) -> None:
@@ -163,8 +165,12 @@ class Supervisor:
         self._previous_exit(status)
 
     def _on_exit(self) -> None:
-        if self._watcher is not None:
+        if self._watcher is not None and self._is_this_process():
             self._watcher.depart(self._exit_call or "the end of its script")
+
+    def _is_this_process(self) -> bool:
+        """False in a forked child, which inherits the hooks and must not speak for the rank."""
+        return os.getpid() == self._pid
 
     def _on_departure(self, rank: int, how: str, waiting_in: str, is_first: bool) -> None:
         if not is_first:
@@ -172,7 +178,7 @@ class Supervisor:
         self._report_departure(
             PeerError(
                 f"rank {rank} left the job by {how} while rank {self.communicator.rank} waits "
-                f"for it in `{waiting_in}`. All ranks must make the same calls."
+                f"for it in {waiting_in}. All ranks must make the same calls."
             )
         )
 
@@ -200,11 +206,17 @@ class _Watcher(threading.Thread):
         self._notes: list[Any] = []
 
     def run(self) -> None:
-        while not self._ending.wait(POLL_SECONDS):
+        while not self._ending.wait(POLL_SECONDS) and not self._is_finalized():
             while self._channel.iprobe(tag=DEPARTURE_TAG):
                 rank, entered, how = self._channel.recv(tag=DEPARTURE_TAG)
                 self._departed[rank] = (entered, how)
             self._check()
+
+    def _is_finalized(self) -> bool:
+        """Whether the script ended MPI itself, after which no call to it is allowed."""
+        from fittrain.comm.mpi import load_mpi
+
+        return bool(load_mpi().Is_finalized())
 
     def _check(self) -> None:
         progress = self._communicator.progress
@@ -214,12 +226,14 @@ class _Watcher(threading.Thread):
                 # The lowest rank that is left tells it for all.
                 own = self._communicator.rank
                 is_first = all(peer in self._departed for peer in range(own))
-                self._report(rank, how, waiting_in, is_first)
+                self._report(rank, how, progress.describe(), is_first)
 
     def depart(self, how: str) -> None:
         """Tells every other rank that this one takes part in nothing more."""
         self._ending.set()
         self.join()
+        if self._is_finalized():
+            return
         note = (self._communicator.rank, self._communicator.progress.entered, how)
         others = [r for r in range(self._communicator.size) if r != self._communicator.rank]
         # Not waited for: a note is small enough to leave at once.

@@ -9,8 +9,11 @@ Who owns what:
 `data.arrays`          the arrays and how rows are gathered
 `data.sampler`         which rows each rank uses in each update
 `data.feed`            how many updates one call does; reading ahead
+`hooks`                what subclasses override
 `step`                 the compiled updates; the exchange of gradients
 `metrics`              values over all ranks
+`statistics`           batch normalisation's averages over all ranks
+`supported`            which models and losses are exact on several ranks
 `start_state`          building, comparing and broadcasting the first state
 `callback`             which callbacks run on which rank
 =====================  =========================================================
@@ -28,7 +31,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -36,18 +38,20 @@ import keras
 from fittrain import callback as callback_rules
 from fittrain import session, start_state
 from fittrain.comm.base import Communicator
-from fittrain.config import FitConfig
+from fittrain.config import FitConfig, check_run_dir
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import check_steps_per_execution
 from fittrain.data.split import split_validation
-from fittrain.errors import ArgumentError
+from fittrain.export import check_model_path, write_model
+from fittrain.hooks import StepHooks
 from fittrain.loop import Loop
-from fittrain.plan import FitPlan, check_model, make_sampler, resolve_verbose
+from fittrain.plan import FitPlan, make_sampler, resolve_verbose
 from fittrain.step import StepProgram
+from fittrain.supported import check_construction, check_model
 from fittrain.versions import versions
 
 
-class Trainer:
+class Trainer(StepHooks):
     """Trains a Keras model on all ranks of a job as one process would train it.
 
     The global batch of every update is the same for every number of ranks; gradients are averaged
@@ -88,27 +92,16 @@ class Trainer:
         seed: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not isinstance(model, keras.Model) and not callable(model):
-            raise ArgumentError(
-                "`model` must be a keras.Model or a function that returns one. "
-                f"Received: {type(model).__name__}."
-            )
-        if (optimizer is None) != (loss is None) or (metrics is not None and loss is None):
-            raise ArgumentError(
-                "`optimizer`, `loss` and `metrics` compile the model: give optimizer and loss, "
-                "or none of the three with a compiled model. "
-                f"Received: optimizer={optimizer!r}, loss={loss!r}, metrics={metrics!r}."
-            )
+        check_construction(model, optimizer, loss, metrics)
         check_steps_per_execution(steps_per_execution)
         self._model_or_builder = model
         self._compile_arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         self._backend = backend
         self._steps_per_execution = steps_per_execution
         self._seed = seed
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = check_run_dir(run_dir)
         self._session: session.Session | None = None
         self._model: keras.Model | None = None
-        self._program: StepProgram | None = None
 
     # What was started and built ----------------------------------------------------------------
 
@@ -141,74 +134,22 @@ class Trainer:
         check_model(model)
         return model
 
-    # What subclasses override ------------------------------------------------------------------
-
-    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """Mean loss over the samples of a batch, a scalar; by default the compiled loss.
-
-        Override it for a loss that compiled losses cannot express; regularisers are in
-        `self.model.losses`.
-        """
-        return self.model.compute_loss(x, y, y_pred, sample_weight)
-
-    def train_step(self, batch: Any) -> Any:
-        """One update from one batch of this rank; returns its mean loss.
-
-        Override it for full control. Gradients reach the weights through `apply_gradients` alone.
-        """
-        return self._running_program.train_step(batch)
-
-    def apply_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any = None
-    ) -> None:
-        """Collective: averages over all samples of all ranks, then applies. For `train_step`.
-
-        Args:
-            gradients: of the mean loss of this rank's batch, or None entries.
-            variables: what they belong to, in the same order.
-            optimizer: default the model's.
-        """
-        self._running_program.apply_gradients(gradients, variables, optimizer)
-
-    def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Counts a batch in the compiled metrics. For `train_step`."""
-        self._running_program.update_metrics(x, y, y_pred, sample_weight)
-
-    @property
-    def batch_count(self) -> Any:
-        """How many rows of the batch count, a scalar tensor. For `train_step`.
-
-        0 on a rank that got no sample of the last batch of an epoch; its batch then holds one row
-        that must not influence anything.
-        """
-        return self._running_program.batch_count
-
-    def request_stop(self) -> None:
-        """Ends training after the update that is under way, on all ranks. From any thread."""
-        self._running_program.stop_request.assign(1.0)
-
-    @property
-    def _running_program(self) -> StepProgram:
-        if self._program is None:
-            raise ArgumentError("Nothing is being trained: call this from inside `fit`.")
-        return self._program
-
     # fit ---------------------------------------------------------------------------------------
 
     def fit(  # noqa: PLR0913 - Keras's signature
         self,
         x: Any,
         y: Any = None,
-        *,
-        sample_weight: Any = None,
         batch_size: int | None = None,
-        batch_size_per_rank: int | None = None,
         epochs: int = 1,
         verbose: int | str = "auto",
         callbacks: Sequence[keras.callbacks.Callback] | None = None,
         validation_split: float = 0.0,
         validation_data: tuple[Any, ...] | None = None,
         shuffle: bool = True,
+        *,
+        sample_weight: Any = None,
+        batch_size_per_rank: int | None = None,
         initial_epoch: int = 0,
         validation_batch_size: int | None = None,
         validation_freq: int = 1,
@@ -242,35 +183,41 @@ class Trainer:
             RankMismatchError: before update 1, if ranks were given different things.
             DriftError: at the end of an epoch, if ranks no longer hold the same weights.
         """
-        communicator, chosen = self.communicator, list(callbacks or [])
-        with communicator.together():
-            config = FitConfig(
-                batch_size=batch_size,
-                batch_size_per_rank=batch_size_per_rank,
-                epochs=epochs,
-                initial_epoch=initial_epoch,
-                shuffle=shuffle,
-                drop_remainder=drop_remainder,
-                validation_batch_size=validation_batch_size,
-                validation_freq=validation_freq,
-            )
-            callback_rules.check(chosen, self.run_dir)
-            verbose = resolve_verbose(verbose)
-            source, held_out = split_validation(
-                ArraySource(x, y, sample_weight), validation_split, validation_data
-            )
-            sampler = make_sampler(source.length, config, communicator, self.session.seed)
-            plan = FitPlan(config, source, sampler, held_out)
-        names = [type(callback).__name__ for callback in chosen]
-        loop = self._prepare(source, {**plan.numbers(), "callbacks": names})
-        self._write_run_file(plan)
-        with self.session.supervisor.guard():
-            running = callback_rules.assemble(
-                chosen, self, verbose=verbose, epochs=epochs, steps=sampler.updates
-            )
-            single_steps = any(callback_rules.looks_at_batches(callback) for callback in chosen)
-            loop.train(plan, running, single_steps=communicator.any(single_steps))
-        return self.model.history
+        communicator = self.communicator
+        with communicator.progress.within("Trainer.fit"):
+            with communicator.together():
+                config = FitConfig(
+                    batch_size=batch_size,
+                    batch_size_per_rank=batch_size_per_rank,
+                    epochs=epochs,
+                    initial_epoch=initial_epoch,
+                    shuffle=shuffle,
+                    drop_remainder=drop_remainder,
+                    validation_batch_size=validation_batch_size,
+                    validation_freq=validation_freq,
+                )
+                chosen = callback_rules.check(callbacks, self.run_dir)
+                verbose = resolve_verbose(verbose)
+                source, held_out = split_validation(
+                    ArraySource(x, y, sample_weight), validation_split, validation_data
+                )
+                sampler = make_sampler(source.length, config, communicator, self.session.seed)
+                plan = FitPlan(config, source, sampler, held_out)
+            names = [type(callback).__name__ for callback in chosen]
+            loop = self._prepare(source, {**plan.numbers(), "callbacks": names})
+            self._write_run_file(plan)
+            with self.session.supervisor.guard():
+                running = callback_rules.assemble(
+                    chosen,
+                    self,
+                    verbose=verbose,
+                    add_history=True,
+                    epochs=config.epochs,
+                    steps=sampler.updates,
+                )
+                single_steps = callback_rules.SingleSteps.agree(chosen, communicator)
+                loop.train(plan, running, single_steps=single_steps)
+            return self.model.history
 
     # evaluate, predict, save -------------------------------------------------------------------
 
@@ -278,10 +225,9 @@ class Trainer:
         self,
         x: Any,
         y: Any = None,
-        *,
-        sample_weight: Any = None,
         batch_size: int | None = None,
         verbose: int | str = "auto",
+        sample_weight: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] | None = None,
         return_dict: bool = False,
     ) -> Any:
@@ -297,28 +243,31 @@ class Trainer:
             return_dict: whether to return a dict instead of Keras's list.
 
         Returns:
-            The same numbers on every rank: a dict, or a list in the order of
-            `self.model.metrics_names`, or a float where there is only the loss.
+            The same numbers on every rank: a dict, or a list in Keras's order, or a float where
+            there is only the loss.
         """
-        chosen = list(callbacks or [])
-        with self.communicator.together():
-            config = FitConfig(batch_size=batch_size)
-            callback_rules.check(chosen, self.run_dir)
-            verbose = resolve_verbose(verbose)
-            source = ArraySource(x, y, sample_weight)
-        loop = self._prepare(source, {**asdict(config), **source.describe()})
-        with self.session.supervisor.guard():
-            batches = -(-source.length // config.batch_size_global(self.communicator.size))
-            running = callback_rules.assemble(
-                chosen, self, verbose=verbose, epochs=1, steps=batches
-            )
-            values = loop.evaluate(source, config, running)
-        if return_dict:
-            return values
-        ordered = [values.pop("loss"), *values.values()]
-        return ordered[0] if len(ordered) == 1 else ordered
+        communicator = self.communicator
+        with communicator.progress.within("Trainer.evaluate"):
+            with communicator.together():
+                config = FitConfig(batch_size=batch_size)
+                chosen = callback_rules.check(callbacks, self.run_dir)
+                verbose = resolve_verbose(verbose)
+                source = ArraySource(x, y, sample_weight)
+            loop = self._prepare(source, {**asdict(config), **source.describe()})
+            with self.session.supervisor.guard():
+                running = callback_rules.assemble(
+                    chosen,
+                    self,
+                    verbose=verbose,
+                    add_history=False,
+                    epochs=1,
+                    steps=-(-source.length // config.batch_size_global(communicator.size)),
+                )
+                single_steps = callback_rules.SingleSteps.agree(chosen, communicator)
+                values = loop.evaluate(source, config, running, single_steps=single_steps.test)
+        return values if return_dict else self.model._flatten_metrics_in_order(values)
 
-    def predict(self, x: Any, *, batch_size: int | None = None) -> Any:
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """Collective: the model's outputs for all samples, in their order, on every rank.
 
         Args:
@@ -328,12 +277,14 @@ class Trainer:
         Returns:
             NumPy arrays of shape (samples, ...) in the nesting of the model's outputs.
         """
-        with self.communicator.together():
-            config = FitConfig(batch_size=batch_size)
-            source = ArraySource(x)
-        loop = self._prepare(source, {**asdict(config), **source.describe()})
-        with self.session.supervisor.guard():
-            return loop.predict(source, config.batch_size_global(self.communicator.size))
+        communicator = self.communicator
+        with communicator.progress.within("Trainer.predict"):
+            with communicator.together():
+                config = FitConfig(batch_size=batch_size)
+                source = ArraySource(x)
+            loop = self._prepare(source, {**asdict(config), **source.describe()})
+            with self.session.supervisor.guard():
+                return loop.predict(source, config.batch_size_global(communicator.size))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: writes the model as a plain Keras file that needs no fittrain to open.
@@ -345,20 +296,13 @@ class Trainer:
 
         Raises:
             ArgumentError: if `path` does not end in ".keras".
-            PeerError: on the other ranks, if rank 0 could not write.
+            StorageError: on all ranks, if rank 0 could not write.
         """
-        target = Path(path)
-        with self.communicator.together():
-            if target.suffix != ".keras":
-                raise ArgumentError(f"`path` must end in '.keras'. Received: path={str(path)!r}.")
-            if self.communicator.is_chief:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                partial = target.with_name(f".{target.stem}.{os.getpid()}.keras")
-                try:
-                    self.model.save(partial)
-                    partial.replace(target)
-                finally:
-                    partial.unlink(missing_ok=True)
+        communicator = self.communicator
+        with communicator.progress.within("Trainer.save"), communicator.together():
+            target = check_model_path(path)
+            if communicator.is_chief:
+                write_model(self.model, target)
 
     # Shared by the above -----------------------------------------------------------------------
 
@@ -366,12 +310,29 @@ class Trainer:
         """Collective: the model built, ranks compared, rank 0's state everywhere."""
         communicator = self.communicator
         with communicator.together():
-            start_state.build(self.model, source)
-            if self._program is None or not self._program.is_current():
-                self._program = StepProgram(self.model, communicator, self)
-        communicator.agree({**versions(), **numbers, **start_state.describe(self.model)})
+            check_model(self.model)
+            program = self._built_for(source)
+        common = {
+            **versions(),
+            **numbers,
+            "seed": self._seed,
+            "steps_per_execution": self._steps_per_execution,
+            **start_state.describe(self.model),
+        }
+        communicator.agree(common)
         start_state.broadcast(self.model, communicator)
-        return Loop(self._program, self.session.supervisor, self._steps_per_execution)
+        return Loop(program, self.session.supervisor, self._steps_per_execution)
+
+    def _built_for(self, source: ArraySource) -> StepProgram:
+        """The program of a model that is built and tried with data like this."""
+        program, rows = self._program, source.describe_rows()
+        if program is None or not program.is_current() or rows not in program.known_data:
+            start_state.build(self.model, source, self.communicator.size)
+        if program is None or not program.is_current():
+            program = StepProgram(self.model, self.communicator, self)
+        program.known_data.add(rows)
+        self._program = program
+        return program
 
     def _write_run_file(self, plan: FitPlan) -> None:
         """Rank 0: RUN/run.json, what this run is."""

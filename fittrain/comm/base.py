@@ -28,15 +28,23 @@ from fittrain.config import BROADCAST_CHUNK_BYTES
 from fittrain.errors import ArgumentError, FittrainError, PeerError, RankMismatchError
 
 Value = TypeVar("Value")
+Error = TypeVar("Error", bound=Exception)
 REDUCTIONS = ("sum", "min", "max")
 
 
 class Progress:
-    """Counts the collectives this rank has entered, for the thread that watches its peers."""
+    """Counts the collectives this rank has entered, for the thread that watches its peers.
+
+    Attributes:
+        entered: collectives entered so far.
+        inside: the one this rank is in now, or None.
+        call: the public call around it, such as "Trainer.fit", or None.
+    """
 
     def __init__(self) -> None:
         self.entered = 0
         self.inside: str | None = None
+        self.call: str | None = None
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -53,6 +61,19 @@ class Progress:
             if outermost:
                 with self._lock:
                     self.inside = None
+
+    @contextlib.contextmanager
+    def within(self, call: str) -> Iterator[None]:
+        """Names the public call that the next collectives belong to."""
+        outer, self.call = self.call, self.call or call
+        try:
+            yield
+        finally:
+            self.call = outer
+
+    def describe(self) -> str:
+        """What this rank waits in, in words."""
+        return f"`{self.call}` ({self.inside})" if self.call else f"`{self.inside}`"
 
 
 class Communicator(abc.ABC):
@@ -175,7 +196,14 @@ class Communicator(abc.ABC):
         """Collective: `root`'s value on every rank. Any picklable object of any size.
 
         Pickled bytes travel in pieces of `chunk_bytes`, since MPI counts have 31 bits.
+
+        Raises:
+            ArgumentError: if `root` is no rank.
         """
+        if not 0 <= root < self.size:
+            raise ArgumentError(
+                f"`root` must be a rank, from 0 to {self.size - 1}. Received: root={root!r}."
+            )
         with self.progress.enter("broadcast"):
             payload = pickle.dumps(value, protocol=5) if self.rank == root else b""
             length = self._broadcast_length(len(payload), root)
@@ -252,7 +280,7 @@ class Communicator(abc.ABC):
         if not failed:
             return
         if error is not None and not isinstance(error, FittrainError):
-            raise error
+            raise on_all_ranks(error) if len(failed) == self.size else error
         _, kind, message = failed[0]
         ranks = [rank for rank, _, text in failed if text == message]
         if len(ranks) == self.size:
@@ -279,7 +307,7 @@ class Communicator(abc.ABC):
             self._broadcast_bytes(buffer[start : start + self.chunk_bytes], root)
 
 
-def on_all_ranks(error: FittrainError) -> FittrainError:
+def on_all_ranks(error: Error) -> Error:
     """Marks an error that every rank raises, so that one of them tells it."""
     error.__dict__["on_all_ranks"] = True
     return error

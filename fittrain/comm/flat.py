@@ -7,6 +7,7 @@ costs one latency. Everything here runs inside the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -88,3 +89,16 @@ def size_of(tensor: tf.Tensor) -> int | tf.Tensor:
     """Number of elements, static where the shape is known."""
     static = tensor.shape.num_elements()
     return tf.size(tensor) if static is None else static
+
+
+def merge_rows(gradient: tf.Tensor | tf.IndexedSlices | None) -> Any:
+    """A sparse gradient with every row once; anything else as it is.
+
+    Optimizers that square gradients give another result for a row in two parts than for its sum,
+    which is what ranks exchange.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)

@@ -29,7 +29,9 @@ class LocalCommunicator(Communicator):
         self, gradients: Sequence[Any], weight: Any, sums: Sequence[Any] = ()
     ) -> tuple[list[Any], Any, list[Any]]:
         """The mean over one rank: no copies, and sparse gradients stay sparse."""
-        return list(gradients), weight, list(sums)
+        from fittrain.comm.flat import merge_rows
+
+        return [merge_rows(gradient) for gradient in gradients], weight, list(sums)
 
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         return np.array(array)

@@ -141,4 +141,11 @@ def register_finalize(mpi: Any) -> None:
     """Ends MPI at interpreter exit, as mpi4py does where it starts MPI itself."""
     import atexit
 
-    atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
+    owner = os.getpid()
+
+    def finalize() -> None:
+        # A forked child runs this too, and must leave its parent's MPI alone.
+        if os.getpid() == owner and not mpi.Is_finalized():
+            mpi.Finalize()
+
+    atexit.register(finalize)

@@ -70,6 +70,10 @@ class ArraySource:
         """Shape and dtype of every array, by its path: what ranks compare before they start."""
         return {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in self.leaves}
 
+    def describe_rows(self) -> str:
+        """Shape and dtype of a row of every array: what a compiled step is made for."""
+        return str([(path, str(leaf.dtype), leaf.shape[1:]) for path, leaf in self.leaves])
+
     def gather(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Rows at `indices`, in the nesting of the source, as fresh arrays in `floatx`."""
         return self.map(lambda leaf: _take(leaf, indices))
@@ -165,6 +169,11 @@ def _as_array(leaf: Any, path: str) -> np.ndarray:
         raise ArgumentError(
             f"`{path}` must have a first dimension of samples. Received: a scalar {array!r}. "
             "Lists of numbers become arrays with numpy.asarray."
+        )
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"`{path}` is a masked array, whose mask would be lost. Use `.filled`, or pass "
+            "`sample_weight`."
         )
     if array.dtype.kind not in "biufcSU":
         raise ArgumentError(

@@ -3,7 +3,7 @@
 Synopsis::
 
     planner = BlockPlanner("auto", row_bytes=source.row_bytes, rows=sampler.largest_part)
-    for data, rows, counts in blocks(source, sampler, epoch=0, planner=planner):
+    for data, part in blocks(source, sampler, epoch=0, planner=planner):
         ...
         planner.observe(seconds, steps)
 """
@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from fittrain.config import BLOCK_BYTES, BLOCK_SECONDS, BLOCK_STEPS
 from fittrain.data.arrays import ArraySource
-from fittrain.data.sampler import Sampler
+from fittrain.data.sampler import Part, Sampler
 from fittrain.errors import ArgumentError
 
-Rows = tuple[tuple[Any, ...], np.ndarray, np.ndarray]
+Rows = tuple[tuple[Any, ...], Part]
 
 
 class BlockPlanner:
@@ -36,7 +34,7 @@ class BlockPlanner:
     """
 
     def __init__(self, steps_per_execution: int | str, row_bytes: int, rows: int) -> None:
-        self._fixed = steps_per_execution if isinstance(steps_per_execution, int) else None
+        self._fixed = None if isinstance(steps_per_execution, str) else int(steps_per_execution)
         self._most = int(max(1, min(BLOCK_STEPS, BLOCK_BYTES // max(1, row_bytes * rows))))
         self._calls = 0
         self.steps = self._fixed or 1
@@ -58,8 +56,8 @@ def check_steps_per_execution(value: Any) -> None:
     Raises:
         ArgumentError: otherwise.
     """
-    number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if value != "auto" and not number:
+    number = hasattr(value, "__index__") and not isinstance(value, bool) and int(value) >= 1
+    if not number and not (isinstance(value, str) and value == "auto"):
         raise ArgumentError(
             "`steps_per_execution` must be 'auto' or a positive integer. "
             f"Received: steps_per_execution={value!r}."
@@ -72,7 +70,7 @@ def blocks(
     """This rank's rows of an epoch, block by block; the next is read while one is used.
 
     Yields:
-        The rows of consecutive updates, how many belong to each, and how many of those count.
+        The rows of consecutive updates, and which part of the updates they are.
     """
     updates = sampler.updates
     with ThreadPoolExecutor(1, thread_name_prefix="fittrain-feed") as pool:
@@ -91,4 +89,4 @@ def blocks(
 
 def _read(source: ArraySource, sampler: Sampler, epoch: int, first: int, steps: int) -> Rows:
     part = sampler.part(epoch, first, steps)
-    return source.gather(part.indices), part.rows, part.counts
+    return source.gather(part.indices), part

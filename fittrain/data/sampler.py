@@ -31,11 +31,13 @@ class Part:
         rows: rows of each update, shape (updates,). At least 1: an empty part holds one row
             that does not count, so that models never see an empty batch.
         counts: rows that count, shape (updates,); 0 where this rank has no sample.
+        totals: rows that count over all ranks, shape (updates,).
     """
 
     indices: np.ndarray
     rows: np.ndarray
     counts: np.ndarray
+    totals: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Sampler:
         first = np.where(counts > 0, first, starts)
         within = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
         positions = np.repeat(first, rows) + within
-        return Part(self.order(epoch, positions), rows.astype(np.int32), counts.astype(np.int32))
+        sizes = (vector.astype(np.int32) for vector in (rows, counts, available))
+        return Part(self.order(epoch, positions), *sizes)
 
     def order(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Sample numbers at `positions` of the epoch's global order."""

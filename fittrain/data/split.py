@@ -21,7 +21,7 @@ def split_validation(
     Raises:
         ArgumentError: if either argument cannot work.
     """
-    if not 0.0 <= validation_split < 1.0:
+    if not isinstance(validation_split, (int, float)) or not 0.0 <= validation_split < 1.0:
         raise ArgumentError(
             "`validation_split` must be at least 0 and less than 1. "
             f"Received: validation_split={validation_split!r}."
@@ -32,7 +32,7 @@ def split_validation(
                 "`validation_data` must be (x, y) or (x, y, sample_weight). "
                 f"Received: {type(validation_data).__name__}."
             )
-        return source, ArraySource(*validation_data)
+        return source, _named(validation_data)
     if validation_split == 0.0:
         return source, None
     edge = int(source.length * (1.0 - validation_split))
@@ -42,6 +42,13 @@ def split_validation(
             f"{edge} for training and {source.length - edge} for validation. Change the split."
         )
     return source.slice(0, edge), source.slice(edge, source.length)
+
+
+def _named(validation_data: Any) -> ArraySource:
+    try:
+        return ArraySource(*validation_data)
+    except ArgumentError as error:
+        raise ArgumentError(f"`validation_data`: {error}") from None
 
 
 def contiguous_part(length: int, rank: int, size: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from fittrain.errors import ArgumentError
 def test_blocks_cover_an_epoch_in_order():
     source, sampler = ArraySource(np.arange(10)), Sampler(10, 3, shuffle=False)
     planner = BlockPlanner(2, source.row_bytes, 3)
-    found = [(d[0].tolist(), r.tolist()) for d, r, _ in blocks(source, sampler, 0, planner)]
+    found = [(d[0].tolist(), p.rows.tolist()) for d, p in blocks(source, sampler, 0, planner)]
     assert found == [([0, 1, 2, 3, 4, 5], [3, 3]), ([6, 7, 8, 9], [3, 1])]
 
 

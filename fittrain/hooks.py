@@ -1,0 +1,84 @@
+"""What a subclass of `Trainer` may override, and what it calls from there.
+
+Synopsis::
+
+    class Distilled(fittrain.Trainer):
+        def compute_loss(self, x, y, y_pred, sample_weight):
+            return distance(y_pred, self.teacher(x))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from fittrain.errors import ArgumentError
+from fittrain.step import StepProgram
+
+
+class StepHooks:
+    """One update, in parts. Everything here runs while the step is traced."""
+
+    model: keras.Model
+    _program: StepProgram | None = None
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Mean loss over the samples of a batch, a scalar; by default the compiled loss.
+
+        Override it for a loss that compiled losses cannot express; regularisers are in
+        `self.model.losses`, and `self.is_training` tells updates from validation.
+        """
+        model = self.model
+        if "training" in inspect.signature(model.compute_loss).parameters:
+            return model.compute_loss(x, y, y_pred, sample_weight, training=self.is_training)
+        return model.compute_loss(x, y, y_pred, sample_weight)
+
+    def train_step(self, batch: Any) -> Any:
+        """One update from one batch of this rank; returns its mean loss, a scalar.
+
+        Override it for full control. Gradients reach the weights through `apply_gradients` alone.
+        """
+        return self._running_program.train_step(batch)
+
+    def apply_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any = None
+    ) -> None:
+        """Collective: averages over all samples of all ranks, then applies.
+
+        Args:
+            gradients: of the mean loss of this rank's batch, or None entries.
+            variables: what they belong to, in the same order.
+            optimizer: default the model's.
+        """
+        self._running_program.apply_gradients(gradients, variables, optimizer)
+
+    def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Counts a batch in the compiled metrics."""
+        self._running_program.update_metrics(x, y, y_pred, sample_weight)
+
+    @property
+    def batch_count(self) -> Any:
+        """How many rows of the batch count, a scalar tensor.
+
+        0 on a rank that got no sample of the last batch of an epoch; its batch then holds one row
+        that must not influence anything.
+        """
+        return self._running_program.batch_count
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the batch trains; otherwise it validates."""
+        return self._running_program.is_training
+
+    def request_stop(self) -> None:
+        """Ends training after the update that is under way, on all ranks. From any thread."""
+        self._running_program.stop_request.assign(1.0)
+
+    @property
+    def _running_program(self) -> StepProgram:
+        if self._program is None:
+            raise ArgumentError("Nothing is being trained: call this from inside `fit`.")
+        return self._program

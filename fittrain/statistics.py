@@ -1,0 +1,57 @@
+"""State that layers keep beside their weights, such as batch normalisation's moving averages.
+
+Every rank collects it from its own samples, so it drifts apart by nature. It is averaged over
+ranks, weighted by samples, before anything reads it: validation, callbacks at the end of an epoch,
+saving.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from fittrain.comm.base import Communicator
+
+
+def average(model: keras.Model, communicator: Communicator, weight: int) -> None:
+    """Collective: gives all ranks the weighted mean of each statistic that differs between them.
+
+    Args:
+        model: a built model.
+        communicator: how ranks talk.
+        weight: samples that this rank has seen since the last call.
+    """
+    variables = statistics(model)
+    if not variables:
+        return
+    own = np.concatenate([np.ravel(variable.numpy()).astype(np.float64) for variable in variables])
+    ends = communicator.reduce(np.concatenate([own, -own]), "min")
+    differs = ends[: len(own)] != -ends[len(own) :]
+    summed = communicator.reduce(np.concatenate([own * weight, [weight]]))
+    # What is equal everywhere stays as it is, to the last bit.
+    mean = np.where(differs, summed[:-1] / max(summed[-1], 1.0), own)
+    position = 0
+    for variable in variables:
+        size = int(np.prod(variable.shape))
+        variable.assign(mean[position : position + size].reshape(variable.shape))
+        position += size
+
+
+def statistics(model: keras.Model) -> list[Any]:
+    """Float variables that no optimizer changes, but for the states of stateful layers.
+
+    A stateful recurrent layer remembers the samples of its own rank; no average stands for them.
+    """
+    own_states = {
+        id(variable)
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for variable in layer.non_trainable_weights
+    }
+    return [
+        variable
+        for variable in model.non_trainable_weights
+        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in own_states
+    ]
