@@ -30,17 +30,22 @@ def build(model: keras.Model, source: ArraySource, size: int) -> None:
         source: its data.
         size: number of ranks.
     """
-    data = source.map(lambda leaf: leaf[:1].astype(feed_dtype(leaf.dtype), copy=False))
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    outputs = model(keras.tree.map_structure(_symbol, x))
-    if y is not None or model.loss is None:
-        check_masks(outputs, size)
-        # Any prediction of the right shape creates the variables of losses and metrics.
-        y_pred = keras.tree.map_structure(_placeholder, outputs)
-        if y is not None:
+
+    def trial(data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = model(x)
+        if y is not None or model.loss is None:
+            check_masks(y_pred, size)
             model.compute_loss(x, y, y_pred, sample_weight)
-        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return y_pred
+
+    if model.run_eagerly:
+        trial(source.map(lambda leaf: tf.convert_to_tensor(_first_row(leaf))))
         model.reset_metrics()
+    else:
+        # Traced and never run: variables are created, and none of them changes.
+        tf.function(trial, autograph=False).get_concrete_function(source.map(_row_spec))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
@@ -96,9 +101,9 @@ def _describe_optimizer(optimizer: Any) -> str:
     return f"{type(optimizer).__name__} {config}"
 
 
-def _symbol(leaf: np.ndarray) -> keras.KerasTensor:
-    return keras.KerasTensor((None, *leaf.shape[1:]), dtype=tf.as_dtype(leaf.dtype).name)
+def _row_spec(leaf: np.ndarray) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *leaf.shape[1:]], tf.as_dtype(feed_dtype(leaf.dtype)))
 
 
-def _placeholder(symbol: keras.KerasTensor) -> tf.Tensor:
-    return tf.zeros([1 if size is None else size for size in symbol.shape], symbol.dtype)
+def _first_row(leaf: np.ndarray) -> np.ndarray:
+    return leaf[:1].astype(feed_dtype(leaf.dtype), copy=False)
