@@ -62,6 +62,7 @@ def run(command: list[str], *, timeout_seconds: float = 150, **environ: str) -> 
         survivors = _survivors(mark, patience_seconds=3 if returncode != -1 else 0)
         for survivor in survivors:
             survivor.kill()
+        process.wait()
         out.seek(0)
         err.seek(0)
         return Job(returncode, out.read(), err.read(), seconds, [str(p) for p in survivors])
