@@ -57,7 +57,7 @@ distclean: clean ## Also remove the environments and the demo's run; other folde
 .venv-mpich/.stamp-packages: always
 	@scripts/venv.sh .venv-mpich cpu,mpich,dev
 
-.venv/.stamp-horovod: .venv/.stamp-packages $(wildcard fittrain/horovod/*)
+.venv/.stamp-horovod: .venv/.stamp-packages $(wildcard fittrain/horovod/*.py)
 	@echo "==> Setting up Horovod (built once a machine, about 3 minutes; afterwards seconds)"
 	@$(RUN) fittrain horovod build
 	@touch $@

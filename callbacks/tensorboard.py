@@ -8,10 +8,11 @@ from typing import Any
 
 import keras
 
+from fittrain.callback import Callback
 from fittrain.errors import ArgumentError
 
 
-class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
+class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc]
     """Keras's TensorBoard callback on rank 0, writing to `RUN/events` by default.
 
     The values are those of all ranks, so one writer tells everything.
@@ -29,7 +30,6 @@ class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
     """
 
     ranks = "chief"
-    trainer: Any = None
 
     def __init__(self, log_dir: str | os.PathLike[str] | None = None, **options: Any) -> None:
         super().__init__(log_dir="" if log_dir is None else str(log_dir), **options)

@@ -64,7 +64,7 @@ __all__ = [
 # Only environment variables and the affinity mask, and only under a launcher. What is wrong with
 # the launcher's variables is said by `init`, not by an import.
 with contextlib.suppress(LaunchError):
-    host.claim(os.environ)
+    host.claim_under_launcher(os.environ)
 
 
 def __getattr__(name: str) -> Any:

@@ -46,22 +46,22 @@ def init(
 
 
 def rank() -> int:
-    """Number of this process, from 0."""
+    """Number of this process, from 0. Collective where it starts fittrain."""
     return session.start().communicator.rank
 
 
 def size() -> int:
-    """Number of processes."""
+    """Number of processes. Collective where it starts fittrain."""
     return session.start().communicator.size
 
 
 def local_rank() -> int:
-    """Number of this process among those on its host."""
+    """Number of this process among those on its host. Collective where it starts fittrain."""
     return session.start().communicator.local_rank
 
 
 def is_chief() -> bool:
-    """Whether this is rank 0, which speaks and writes for all."""
+    """Whether this is rank 0, which speaks and writes for all. Collective where it starts fittrain."""
     return session.start().communicator.is_chief
 
 

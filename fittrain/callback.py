@@ -52,11 +52,12 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     trainer: Any = None
     communicator: Communicator | None = None
 
+    def check(self, run_dir: Path | None) -> None:
+        """Called before training: raises `ArgumentError` if the callback cannot work."""
+
 
 def check(callbacks: Any, run_dir: Path | None) -> list[Any]:
     """The callbacks as a list; refuses what is none, and what cannot work on several ranks.
-
-    A callback with a method `check(run_dir)` of its own is asked too.
 
     Raises:
         ArgumentError: naming the callback and what to use.
@@ -77,8 +78,8 @@ def check(callbacks: Any, run_dir: Path | None) -> list[Any]:
                 "`callbacks` holds keras.callbacks.BackupAndRestore, which restores rank 0 only. "
                 "Load the weights before `fit`: rank 0's reach every rank."
             )
-        if callable(own := getattr(callback, "check", None)):
-            own(run_dir)
+        if isinstance(callback, Callback):
+            callback.check(run_dir)
     return chosen
 
 
@@ -89,10 +90,8 @@ def assemble(
     chief = trainer.communicator.is_chief
     own = [callback for callback in callbacks if chief or not runs_on_chief_only(callback)]
     for callback in own:
-        if hasattr(callback, "trainer"):
-            callback.trainer = trainer
         if isinstance(callback, Callback):
-            callback.communicator = trainer.communicator
+            callback.trainer, callback.communicator = trainer, trainer.communicator
     if chief and verbose and not any(isinstance(c, keras.callbacks.ProgbarLogger) for c in own):
         own.append(keras.callbacks.ProgbarLogger())
     return keras.callbacks.CallbackList(

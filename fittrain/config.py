@@ -1,4 +1,4 @@
-"""Every default of fittrain, as frozen dataclasses. Nothing else holds a default value.
+"""The numbers of a `fit` call, their checks, and the limits that several modules share.
 
 Synopsis::
 

@@ -23,6 +23,14 @@ def digests(variables: Sequence[Any]) -> np.ndarray:
     )
 
 
+def differing(variables: Sequence[Any], communicator: Communicator) -> list[int]:
+    """Collective: positions of the variables that are not the same on all ranks, bit for bit."""
+    own = digests(variables)
+    # One exchange: the minimum of x and of -x gives both ends.
+    ends = communicator.reduce(np.concatenate([own, -own]), "min")
+    return [int(index) for index in np.flatnonzero(ends[: len(own)] != -ends[len(own) :])]
+
+
 def check(variables: Sequence[Any], communicator: Communicator, when: str) -> None:
     """Collective: refuses to go on unless all ranks hold the same values.
 
@@ -34,22 +42,18 @@ def check(variables: Sequence[Any], communicator: Communicator, when: str) -> No
     Raises:
         DriftError: on all ranks, naming the first variable that differs and the ranks.
     """
-    own = digests(variables)
-    # One exchange: the minimum of x and of -x gives both ends.
-    ends = communicator.reduce(np.concatenate([own, -own]), "min")
-    lowest, highest = ends[: len(own)], -ends[len(own) :]
-    different = np.flatnonzero(lowest != highest)
-    if not different.size:
+    different = differing(variables, communicator)
+    if not different:
         return
-    first = int(different[0])
+    first = different[0]
     groups: dict[int, list[int]] = {}
-    for rank, value in enumerate(communicator.gather(int(own[first]))):
+    for rank, value in enumerate(communicator.gather(int(digests([variables[first]])[0]))):
         groups.setdefault(value, []).append(rank)
     parties = " and ".join(name_ranks(ranks) for ranks in groups.values())
     raise on_all_ranks(
         DriftError(
-            f"`{variables[first].path}` differs between {parties} {when} ({different.size} of "
-            f"{len(own)} variables differ). Something changed weights on some ranks only, such as "
+            f"`{variables[first].path}` differs between {parties} {when} ({len(different)} of "
+            f"{len(variables)} variables differ). Something changed weights on some ranks only, such as "
             "a callback or `set_weights` under a condition on the rank. Do it on every rank."
         )
     )

@@ -77,6 +77,7 @@ class Loop:
         # Where the optimizer keeps averaged weights, they become the weights now, as in Keras.
         model.optimizer.finalize_variable_values(model.trainable_weights)
         callbacks.on_train_end(logs)
+        self.supervisor.position = {}
 
     def evaluate(
         self,
@@ -117,17 +118,22 @@ class Loop:
         callbacks.on_test_end(logs)
         return logs
 
-    def predict(self, source: ArraySource, batch_size: int) -> Any:
+    def predict(
+        self, source: ArraySource, batch_size: int, callbacks: keras.callbacks.CallbackList
+    ) -> Any:
         """Collective: the outputs for all samples, in their order, on every rank."""
         communicator = self.program.communicator
         start, stop = contiguous_part(source.length, communicator.rank, communicator.size)
         rows = max(1, batch_size // communicator.size)
         # A rank without samples predicts one, to know the outputs' shapes, and keeps none of it.
         samples = np.arange(start, stop) if stop > start else np.array([0])
-        parts = [
-            self.program.predict(source.gather(samples[first : first + rows]))
-            for first in range(0, len(samples), rows)
-        ]
+        parts = []
+        callbacks.on_predict_begin()
+        for batch, first in enumerate(range(0, len(samples), rows)):
+            callbacks.on_predict_batch_begin(batch)
+            parts.append(self.program.predict(source.gather(samples[first : first + rows])))
+            callbacks.on_predict_batch_end(batch, {"outputs": parts[-1]})
+        callbacks.on_predict_end()
         return keras.tree.map_structure(
             lambda *pieces: communicator.concatenate(np.concatenate(pieces)[: stop - start]),
             *parts,
@@ -149,7 +155,7 @@ class Loop:
             done += outcome.steps
             samples += int(part.counts[: outcome.steps].sum())
             callbacks.on_train_batch_end(done - 1, logs)
-            if outcome.steps < len(part.rows):
+            if outcome.stopped:
                 self.program.model.stop_training = True
             if self._stop_agreed():
                 break
@@ -171,8 +177,9 @@ class Loop:
 
     def _check_drift(self, when: str) -> None:
         model = self.program.model
-        variables = [*model.trainable_variables, *model.optimizer.variables]
-        drift.check(variables, self.program.communicator, when)
+        own_states = {id(variable) for variable in statistics.rank_states(model)}
+        weights = [variable for variable in model.weights if id(variable) not in own_states]
+        drift.check([*weights, *model.optimizer.variables], self.program.communicator, when)
 
     def _planner(
         self, name: str, source: ArraySource, sampler: Sampler, *, single_steps: bool = False

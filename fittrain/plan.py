@@ -2,8 +2,8 @@
 
 Synopsis::
 
-    plan = plan_fit(config, data, validation_split=0.1, validation_data=None, communicator, seed)
-    plan.sampler.updates
+    sampler = make_sampler(len(x), config, communicator, seed)
+    sampler.updates
 """
 
 from __future__ import annotations

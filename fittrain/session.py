@@ -19,7 +19,7 @@ import keras
 
 from fittrain import comm
 from fittrain.comm.base import Communicator
-from fittrain.errors import ArgumentError, LaunchError
+from fittrain.errors import ArgumentError
 from fittrain.runtime import devices, host, logs, seeds
 from fittrain.runtime.launcher import Launcher, check_library, check_size
 from fittrain.supervise import Supervisor
@@ -86,7 +86,8 @@ def start(
         _session = _start(backend, seed, run_dir)
     else:
         _check_same_backend(_session, backend)
-        if seed is not None and seed != _session.seed:
+        if seed is not None:
+            _session.communicator.agree({"seed": seed})
             _session.seed = seed
             seeds.set_seeds(seed)
         if run_dir is not None:
@@ -109,7 +110,7 @@ def _start(
     logs.configure(communicator.rank, communicator.size, folder)
     for level, message in share.remarks:
         logger.log(level if communicator.is_chief else logging.DEBUG, "%s", message)
-    devices.pin_gpu(launcher.local_rank, launcher.local_size)
+    devices.pin_gpu(communicator.local_rank, communicator.local_size)
     supervisor = Supervisor(communicator, folder)
     supervisor.install()
     drawn = secrets.randbelow(2**32) if seed is None else seed
@@ -161,4 +162,7 @@ def _check_same_backend(session: Session, backend: str | Communicator) -> None:
             f"{session.communicator.name!r}. Call fittrain.init(backend={name!r}) first."
         )
     if isinstance(backend, Communicator) and backend is not session.communicator:
-        raise LaunchError("A process can hold one communicator. Start a new process.")
+        raise ArgumentError(
+            "`backend` is another Communicator than the started one, and a process holds one. "
+            "Pass the same object, or start a new process."
+        )

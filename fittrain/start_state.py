@@ -12,16 +12,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from fittrain import drift
 from fittrain.comm.base import Communicator
 from fittrain.data.arrays import ArraySource, feed_dtype
 from fittrain.runtime.seeds import derive
+from fittrain.statistics import rank_states
 from fittrain.supported import check_masks
 
 SEED_RANGE = 2**31 - 1
 
 
 def build(model: keras.Model, source: ArraySource, size: int) -> None:
-    """Creates every variable of model, metrics and optimizer that is missing, and changes none.
+    """Creates every variable of model, metrics and optimizer that is missing.
 
     On the way it finds out, before anything is trained, whether model, data, loss and metrics fit.
 
@@ -53,10 +55,14 @@ def build(model: keras.Model, source: ArraySource, size: int) -> None:
 def broadcast(model: keras.Model, communicator: Communicator) -> None:
     """Collective: gives every rank the weights and optimizer state of rank 0.
 
-    Random streams (dropout, augmentation layers) are derived from rank 0's too, but differ by rank.
+    Only what differs travels. Random streams (dropout, augmentation layers) are derived from rank
+    0's too, but differ by rank; a stateful layer's state stays its rank's own.
     """
-    variables = [*model.weights, *model.optimizer.variables]
-    communicator.broadcast_variables(variables)
+    own_states = {id(variable) for variable in rank_states(model)}
+    weights = [variable for variable in model.weights if id(variable) not in own_states]
+    variables = [*weights, *model.optimizer.variables]
+    differing = drift.differing(variables, communicator)
+    communicator.broadcast_variables([variables[index] for index in differing])
     for state in seed_states(model):
         seed, counter = communicator.broadcast_array(state.numpy()).tolist()
         # Rank 0 keeps the seed itself, so that one rank draws what plain Keras draws.
@@ -80,8 +86,14 @@ def describe(model: keras.Model) -> dict[str, str]:
     found["number of trainable variables"] = str(len(model.trainable_variables))
     found["loss"] = _describe_loss(model.loss)
     found["metrics"] = str([metric.name for metric in model.metrics])
-    found["size of the metrics' state"] = str(len(model.metrics_variables))
+    found["state of the metrics"] = _shapes(model.metrics_variables)
+    found["state of the optimizer"] = _shapes(model.optimizer.variables)
+    found["number of random generators"] = str(len(seed_states(model)))
     return found
+
+
+def _shapes(variables: list[Any]) -> str:
+    return str([list(variable.shape) for variable in variables])
 
 
 def _describe_loss(loss: Any) -> str:

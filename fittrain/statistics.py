@@ -40,18 +40,25 @@ def average(model: keras.Model, communicator: Communicator, weight: int) -> None
 
 
 def statistics(model: keras.Model) -> list[Any]:
-    """Float variables that no optimizer changes, but for the states of stateful layers.
+    """Float variables that layers change by themselves: neither an optimizer nor a user does.
 
-    A stateful recurrent layer remembers the samples of its own rank; no average stands for them.
+    Frozen weights are none of them: they must be the same on all ranks, and are compared.
     """
-    own_states = {
-        id(variable)
-        for layer in model._flatten_layers()
-        if getattr(layer, "stateful", False)
-        for variable in layer.non_trainable_weights
-    }
+    layers = model._flatten_layers()
+    frozen = {id(v) for layer in layers if not layer.trainable for v in layer.weights}
+    kept = frozen | {id(variable) for variable in rank_states(model)}
     return [
         variable
         for variable in model.non_trainable_weights
-        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in own_states
+        if id(variable) not in kept and keras.backend.is_float_dtype(variable.dtype)
+    ]
+
+
+def rank_states(model: keras.Model) -> list[Any]:
+    """States of stateful layers, which remember the samples of their own rank."""
+    return [
+        variable
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for variable in layer.non_trainable_weights
     ]

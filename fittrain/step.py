@@ -63,11 +63,13 @@ class Outcome:
     """What a call did.
 
     Args:
-        steps: batches that were done; fewer than asked for after a stop request.
+        steps: batches that were done; fewer than the block holds after a stop request.
+        stopped: whether a rank asked to stop.
         state: this rank's metric state since the last reset, float64, shape (variables,).
     """
 
     steps: int
+    stopped: bool
     state: np.ndarray
 
 
@@ -102,8 +104,6 @@ class StepProgram:
             old is new for old, new in zip(self._traced_from, now, strict=True)
         )
 
-    # Called from Python ------------------------------------------------------------------------
-
     def train(self, block: Block) -> Outcome:
         """Collective: one update for each batch of the block."""
         with self.communicator.progress.enter("update"):
@@ -122,8 +122,6 @@ class StepProgram:
             _tensors(data),
         )
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
-
-    # Called while tracing ----------------------------------------------------------------------
 
     def forward(self, x: Any, *, training: bool) -> Any:
         """In the graph: the model's output."""
@@ -153,6 +151,7 @@ class StepProgram:
             gradients, weight=batch.count, sums=[self.stop_request]
         )
         batch.stop = tf.maximum(batch.stop, stop)
+        batch.is_applied = True
         (optimizer or self.model.optimizer).apply(means, variables)
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
@@ -178,20 +177,18 @@ class StepProgram:
             )
         return self._batch
 
-    # The loop ----------------------------------------------------------------------------------
-
     def _call(self, name: str, one: Callable[[Any], Any], block: Block) -> Outcome:
         has_empty = not bool(block.counts.all())
         vectors = [block.rows, block.counts, block.totals]
         # Only a rank whose part may be empty pays for keeping what the stand-in row must not touch.
-        steps, state = self._run(
+        steps, stop, state = self._run(
             f"{name}, some parts empty" if has_empty else name,
             self._loop(one, is_training=name == "train", has_empty=has_empty),
             [_spec(block.data), *(tf.TensorSpec([None], tf.int32) for _ in vectors)],
             _tensors(block.data),
             *vectors,
         )
-        return Outcome(int(steps), state.numpy())
+        return Outcome(int(steps), bool(stop > 0), state.numpy())
 
     def _run(self, name: str, function: Program, signature: list[Any], *arguments: Any) -> Any:
         """Calls the compiled function for data of this structure; kept only once it worked."""
@@ -210,7 +207,7 @@ class StepProgram:
 
         def run(
             data: Any, rows: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor]:
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             offsets = tf.cumsum(rows, exclusive=True)
 
             def body(step: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -228,7 +225,7 @@ class StepProgram:
                 finally:
                     self._batch = None
 
-            steps, _ = tf.while_loop(
+            steps, stop = tf.while_loop(
                 lambda step, stop: tf.logical_and(step < tf.shape(rows)[0], stop <= 0.0),
                 body,
                 (tf.constant(0), tf.constant(0.0)),
@@ -236,7 +233,7 @@ class StepProgram:
                 parallel_iterations=1,
             )
             with tf.control_dependencies([steps]):
-                return steps, self.board.state()
+                return steps, stop, self.board.state()
 
         return run
 
@@ -246,6 +243,12 @@ class StepProgram:
         trackers = self.board.per_output_losses
         before = [tf.identity(variable.value) for variable in trackers]
         loss = _scalar(one(batch.data), "train_step")
+        if batch.is_training and not batch.is_applied:
+            raise ArgumentError(
+                "`train_step` must hand its gradients to `self.apply_gradients`, which averages "
+                "them over ranks. It did not; an optimizer's own `apply` would train this rank "
+                "alone."
+            )
         # A batch of which no row counts may give any loss, even NaN.
         counted = tf.where(batch.count > 0, tf.cast(loss, tf.float32), 0.0)
         self.board.loss.update_state(counted, sample_weight=batch.count)
@@ -276,6 +279,7 @@ class _Batch:
     total: tf.Tensor
     stop: tf.Tensor
     is_training: bool
+    is_applied: bool = False
 
 
 def _scalar(loss: Any, method: str) -> tf.Tensor:

@@ -62,7 +62,7 @@ class Supervisor:
         self.communicator = communicator
         self.run_dir = run_dir
         self.position: dict[str, int] = {}
-        self._exit_call: str | None = None
+        self._exit: SystemExit | None = None
         self._watcher: _Watcher | None = None
         self._failing = threading.Lock()
         self._pid = os.getpid()
@@ -70,7 +70,6 @@ class Supervisor:
     def install(self) -> None:
         """Collective: takes over what happens to uncaught errors and at exit on this rank."""
         self._previous_hook = sys.excepthook
-        self._previous_exit = sys.exit
         sys.excepthook = self._on_uncaught
         sys.exit = self._on_sys_exit  # type: ignore[assignment]
         channel = getattr(self.communicator, "control_channel", None)
@@ -114,8 +113,9 @@ class Supervisor:
         if self.run_dir is None:
             return
         path = self.run_dir / "errors" / f"rank-{self.communicator.rank:03d}.json"
-        # The error matters more than its file: a full disk must not hide it.
-        with contextlib.suppress(OSError):
+        # The error matters more than its file: neither a full disk nor an error that cannot
+        # print itself must hide it.
+        with contextlib.suppress(Exception):
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.{os.getpid()}")
             with partial.open("w") as file:
@@ -148,8 +148,9 @@ class Supervisor:
             lines = f"sys.exit({error.code!r})\n{lines}"
         text = f"[rank {rank} {host}] this rank ends the job:\n{lines}\n"
         # One write: lines of several ranks must not mix.
-        sys.stdout.flush()
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os.write(2, text.encode(errors="backslashreplace"))
         logger.debug("this rank ends the job", exc_info=error)
         logging.shutdown()
 
@@ -161,12 +162,17 @@ class Supervisor:
         self._previous_hook(kind, error, trace)
 
     def _on_sys_exit(self, status: Any = None, /) -> None:
-        self._exit_call = f"sys.exit({'' if status is None else repr(status)})"
-        self._previous_exit(status)
+        self._exit = SystemExit(status)
+        raise self._exit
 
     def _on_exit(self) -> None:
-        if self._watcher is not None and self._is_this_process():
-            self._watcher.depart(self._exit_call or "the end of its script")
+        if self._watcher is None or not self._is_this_process():
+            return
+        request = self._exit if _reached_the_top(self._exit) else None
+        if request is not None and request.code not in (None, 0):
+            self.fail(request, _exit_code(request))
+        how = "the end of its script" if request is None else f"sys.exit({request.code!r})"
+        self._watcher.depart(how.replace("(None)", "()"))
 
     def _is_this_process(self) -> bool:
         """False in a forked child, which inherits the hooks and must not speak for the rank."""
@@ -247,6 +253,15 @@ def is_peer_failure(error: BaseException) -> bool:
     if isinstance(error, FittrainError):
         return False
     return any(mark in f"{type(error).__name__}: {error}" for mark in PEER_FAILURE_MARKS)
+
+
+def _reached_the_top(request: SystemExit | None) -> bool:
+    """Whether nobody caught it: its traceback then starts in the script itself."""
+    trace = None if request is None else request.__traceback__
+    if trace is None:
+        return False
+    frame = trace.tb_frame
+    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
 
 
 def _exit_code(request: SystemExit) -> int:

@@ -42,7 +42,7 @@ from fittrain.config import FitConfig, check_run_dir
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import check_steps_per_execution
 from fittrain.data.split import split_validation
-from fittrain.export import check_model_path, write_model
+from fittrain.export import check_model_path, write_model, write_text
 from fittrain.hooks import StepHooks
 from fittrain.loop import Loop
 from fittrain.plan import FitPlan, make_sampler, resolve_verbose
@@ -103,14 +103,18 @@ class Trainer(StepHooks):
         self._session: session.Session | None = None
         self._model: keras.Model | None = None
 
-    # What was started and built ----------------------------------------------------------------
-
     @property
     def session(self) -> session.Session:
         """What `fittrain.init` started; starts it when needed. Collective the first time."""
         if self._session is None:
             self._session = session.start(self._backend, seed=self._seed, run_dir=self.run_dir)
+            self.run_dir = self.run_dir or self._session.run_dir
         return self._session
+
+    @property
+    def seed(self) -> int:
+        """The base of this trainer's shuffling."""
+        return self.session.seed if self._seed is None else self._seed
 
     @property
     def communicator(self) -> Communicator:
@@ -133,8 +137,6 @@ class Trainer(StepHooks):
                 model.compile(**self._compile_arguments, jit_compile=False)
         check_model(model)
         return model
-
-    # fit ---------------------------------------------------------------------------------------
 
     def fit(  # noqa: PLR0913 - Keras's signature
         self,
@@ -178,9 +180,13 @@ class Trainer(StepHooks):
         Returns:
             Keras's History, with the same numbers on every rank.
 
+        Errors that come once training has started end the job where there are several ranks: the
+        others could not go on, so catching them is of no use.
+
         Raises:
             ArgumentError: before update 1, on all ranks, if an argument cannot work on any.
             RankMismatchError: before update 1, if ranks were given different things.
+            PeerError: before update 1, if the model or data of another rank failed.
             DriftError: at the end of an epoch, if ranks no longer hold the same weights.
         """
         communicator = self.communicator
@@ -201,7 +207,7 @@ class Trainer(StepHooks):
                 source, held_out = split_validation(
                     ArraySource(x, y, sample_weight), validation_split, validation_data
                 )
-                sampler = make_sampler(source.length, config, communicator, self.session.seed)
+                sampler = make_sampler(source.length, config, communicator, self.seed)
                 plan = FitPlan(config, source, sampler, held_out)
             names = [type(callback).__name__ for callback in chosen]
             loop = self._prepare(source, {**plan.numbers(), "callbacks": names})
@@ -218,8 +224,6 @@ class Trainer(StepHooks):
                 single_steps = callback_rules.SingleSteps.agree(chosen, communicator)
                 loop.train(plan, running, single_steps=single_steps)
             return self.model.history
-
-    # evaluate, predict, save -------------------------------------------------------------------
 
     def evaluate(  # noqa: PLR0913 - Keras's signature
         self,
@@ -245,6 +249,10 @@ class Trainer(StepHooks):
         Returns:
             The same numbers on every rank: a dict, or a list in Keras's order, or a float where
             there is only the loss.
+
+        Raises:
+            ArgumentError: on all ranks, if an argument cannot work on any.
+            RankMismatchError: if ranks were given different things.
         """
         communicator = self.communicator
         with communicator.progress.within("Trainer.evaluate"):
@@ -267,24 +275,41 @@ class Trainer(StepHooks):
                 values = loop.evaluate(source, config, running, single_steps=single_steps.test)
         return values if return_dict else self.model._flatten_metrics_in_order(values)
 
-    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+    ) -> Any:
         """Collective: the model's outputs for all samples, in their order, on every rank.
 
         Args:
             x: input arrays, the whole data on every rank.
             batch_size: samples in one batch over all ranks. Default 32.
+            verbose: 0 silent, 1 progress bar, 2 one line; "auto" is 1 on a terminal.
+            callbacks: Keras callbacks, called for the batches of their own rank.
 
         Returns:
             NumPy arrays of shape (samples, ...) in the nesting of the model's outputs.
+
+        Raises:
+            ArgumentError: on all ranks, if an argument cannot work on any.
+            RankMismatchError: if ranks were given different things.
         """
         communicator = self.communicator
         with communicator.progress.within("Trainer.predict"):
             with communicator.together():
                 config = FitConfig(batch_size=batch_size)
+                chosen = callback_rules.check(callbacks, self.run_dir)
+                verbose = resolve_verbose(verbose)
                 source = ArraySource(x)
             loop = self._prepare(source, {**asdict(config), **source.describe()})
             with self.session.supervisor.guard():
-                return loop.predict(source, config.batch_size_global(communicator.size))
+                running = callback_rules.assemble(
+                    chosen, self, verbose=verbose, add_history=False, epochs=1
+                )
+                return loop.predict(source, config.batch_size_global(communicator.size), running)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: writes the model as a plain Keras file that needs no fittrain to open.
@@ -304,8 +329,6 @@ class Trainer(StepHooks):
             if communicator.is_chief:
                 write_model(self.model, target)
 
-    # Shared by the above -----------------------------------------------------------------------
-
     def _prepare(self, source: ArraySource, numbers: dict[str, Any]) -> Loop:
         """Collective: the model built, ranks compared, rank 0's state everywhere."""
         communicator = self.communicator
@@ -315,7 +338,7 @@ class Trainer(StepHooks):
         common = {
             **versions(),
             **numbers,
-            "seed": self._seed,
+            "seed": self.seed,
             "steps_per_execution": self._steps_per_execution,
             **start_state.describe(self.model),
         }
@@ -335,16 +358,18 @@ class Trainer(StepHooks):
         return program
 
     def _write_run_file(self, plan: FitPlan) -> None:
-        """Rank 0: RUN/run.json, what this run is."""
-        if self.run_dir is None or not self.communicator.is_chief:
-            return
-        content = {
-            "fit": plan.numbers(),
-            "updates_per_epoch": plan.sampler.updates,
-            "seed": self.session.seed,
-            "backend": self.communicator.name,
-            "ranks": self.communicator.size,
-            "threads_per_rank": self.session.threads_per_rank,
-            "versions": versions(),
-        }
-        (self.run_dir / "run.json").write_text(json.dumps(content, indent=2, default=str))
+        """Collective: RUN/run.json, what this run is; rank 0 writes."""
+        communicator = self.communicator
+        with communicator.together():
+            if self.run_dir is None or not communicator.is_chief:
+                return
+            content = {
+                "fit": plan.numbers(),
+                "updates_per_epoch": plan.sampler.updates,
+                "seed": self.seed,
+                "backend": communicator.name,
+                "ranks": communicator.size,
+                "threads_per_rank": self.session.threads_per_rank,
+                "versions": versions(),
+            }
+            write_text(self.run_dir / "run.json", json.dumps(content, indent=2, default=str))

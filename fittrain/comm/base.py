@@ -5,7 +5,8 @@ know MPI, Horovod or the launcher.
 
 Synopsis::
 
-    communicator = fittrain.comm.create("auto", launcher)
+    name, reason = fittrain.comm.choose("auto", size=8)
+    communicator = fittrain.comm.create(name)
     mean, total, sums = communicator.weighted_mean(gradients, weight=batch_size, sums=[loss])
     communicator.agree({"batch_size": 256})      # raises on all ranks if they differ
     weights = communicator.broadcast(weights)    # any object, any size
@@ -102,8 +103,6 @@ class Communicator(abc.ABC):
         self.chunk_bytes = chunk_bytes
         self.progress = Progress()
 
-    # What a backend provides -----------------------------------------------------------------
-
     @abc.abstractmethod
     def all_reduce(self, flat: Any) -> Any:
         """Collective, in the graph: element-wise sum over ranks of one flat tensor."""
@@ -128,8 +127,6 @@ class Communicator(abc.ABC):
     def end_job(self, report: Callable[[], None], exit_code: int) -> None:
         """Shows `report` and ends all ranks. Returns only where the error itself ends the job."""
 
-    # The surroundings of a step ----------------------------------------------------------------
-
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Context in which model variables must be created."""
         return contextlib.nullcontext()
@@ -142,8 +139,6 @@ class Communicator(abc.ABC):
     def is_chief(self) -> bool:
         """Whether this rank speaks and writes for all: rank 0."""
         return self.rank == 0
-
-    # In the graph ------------------------------------------------------------------------------
 
     def weighted_mean(
         self, gradients: Sequence[Any], weight: Any, sums: Sequence[Any] = ()
@@ -169,8 +164,6 @@ class Communicator(abc.ABC):
         """Collective, in the graph: plain mean over ranks; `None` entries pass through."""
         means, _, _ = self.weighted_mean(gradients, weight=1.0)
         return means
-
-    # On the host -------------------------------------------------------------------------------
 
     def reduce(self, array: Any, op: str = "sum") -> np.ndarray:
         """Collective: `array` reduced over ranks element by element, the same bits on all.
@@ -248,7 +241,7 @@ class Communicator(abc.ABC):
         """Collective: refuses to go on unless all ranks hold the same `values`.
 
         Args:
-            values: what must be equal, by name; small and picklable, compared with `==`.
+            values: what must be equal, by name; small and picklable, compared by `repr`.
 
         Raises:
             RankMismatchError: on all ranks, naming the first difference, its ranks and values.
@@ -285,7 +278,7 @@ class Communicator(abc.ABC):
         ranks = [rank for rank, _, text in failed if text == message]
         if len(ranks) == self.size:
             raise on_all_ranks(error or kind(message))
-        raise on_all_ranks(kind(f"{name_ranks(ranks)}: {message}"))
+        raise on_all_ranks(kind(f"{name_ranks(ranks)}: {message}")) from error
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """This rank's share of its host, claimed before MPI and TensorFlow start.
 
-`import fittrain` calls `claim` where a launcher started the process: a script that builds an
+`import fittrain` claims it where a launcher started the process: a script that builds an
 optimizer before anything else has already started TensorFlow's threads, and then it is too late.
 
     share = claim(os.environ)
@@ -35,6 +35,16 @@ class HostShare:
 
 
 _claimed: HostShare | None = None
+
+
+def claim_under_launcher(environ: MutableMapping[str, str]) -> None:
+    """Claims where a launcher started this process; elsewhere an import changes nothing.
+
+    Raises:
+        LaunchError: if a launcher's variables are incomplete or contradict each other.
+    """
+    if detect(environ).name != "none":
+        claim(environ)
 
 
 def claim(environ: MutableMapping[str, str]) -> HostShare:

@@ -18,7 +18,7 @@ class BoomInData(Ledger):
 
     def _record(self, ids, count):
         super()._record(ids, count)
-        if fittrain.rank() == fittrain.size() // 2 and len(self.ids) == 3:
+        if fittrain.rank() == fittrain.size() - 2 and len(self.ids) == 3:
             boom()
 
 
