@@ -40,7 +40,7 @@ lint: .venv/.stamp-packages ## Check style and types: ruff, mypy
 	@$(RUN) mypy fittrain callbacks
 
 bench: .venv/.stamp-horovod ## Run every script of benchmarks/, one after the other
-	@set -e; for script in benchmarks/*.py; do echo "==> $$script"; $(RUN) python "$$script"; done
+	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do echo "==> $$script"; $(RUN) python "$$script"; done
 
 clean: ## Remove build outputs and caches
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
