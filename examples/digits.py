@@ -1,7 +1,7 @@
 """Scikit-learn's handwritten digits with a small convolution network.
 
 python examples/digits.py                     one process
-mpirun -np 2 python examples/digits.py        two ranks, the same result
+mpirun -np 2 python examples/digits.py        two ranks, the same training
 """
 
 import click
@@ -28,9 +28,9 @@ def build() -> keras.Model:
 
 
 @click.command()
-@click.option("--run-dir", default="runs/digits", show_default=True)
-@click.option("--epochs", default=20, show_default=True)
-@click.option("--backend", default="auto", show_default=True)
+@click.option("--run-dir", default="runs/digits")
+@click.option("--epochs", default=20)
+@click.option("--backend", default="auto")
 def main(run_dir: str, epochs: int, backend: str) -> None:
     x, y = load_digits(return_X_y=True)
     x = x.reshape(-1, 8, 8, 1) / 16.0
@@ -45,9 +45,7 @@ def main(run_dir: str, epochs: int, backend: str) -> None:
         seed=7,
     )
     trainer.fit(
-        x, y,
-        batch_size=64,
-        epochs=epochs,
+        x, y, batch_size=64, epochs=epochs,
         validation_data=(x_held_out, y_held_out),
         callbacks=[callbacks.TensorBoard()],
     )  # fmt: skip

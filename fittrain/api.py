@@ -61,7 +61,7 @@ def local_rank() -> int:
 
 
 def is_chief() -> bool:
-    """Whether this is rank 0, which speaks and writes for all. Collective where it starts fittrain."""
+    """Whether this is rank 0, which speaks for all. Collective where it starts fittrain."""
     return session.start().communicator.is_chief
 
 

@@ -53,7 +53,8 @@ def check(variables: Sequence[Any], communicator: Communicator, when: str) -> No
     raise on_all_ranks(
         DriftError(
             f"`{variables[first].path}` differs between {parties} {when} ({len(different)} of "
-            f"{len(variables)} variables differ). Something changed weights on some ranks only, such as "
-            "a callback or `set_weights` under a condition on the rank. Do it on every rank."
+            f"{len(variables)} variables differ). Something changed weights on some ranks only, "
+            "such as a callback or `set_weights` under a condition on the rank. Do it on every "
+            "rank."
         )
     )

@@ -168,7 +168,7 @@ class Supervisor:
     def _on_exit(self) -> None:
         if self._watcher is None or not self._is_this_process():
             return
-        request = self._exit if _reached_the_top(self._exit) else None
+        request = self._exit if _ended_the_script(self._exit) else None
         if request is not None and request.code not in (None, 0):
             self.fail(request, _exit_code(request))
         how = "the end of its script" if request is None else f"sys.exit({request.code!r})"
@@ -255,13 +255,20 @@ def is_peer_failure(error: BaseException) -> bool:
     return any(mark in f"{type(error).__name__}: {error}" for mark in PEER_FAILURE_MARKS)
 
 
-def _reached_the_top(request: SystemExit | None) -> bool:
-    """Whether nobody caught it: its traceback then starts in the script itself."""
-    trace = None if request is None else request.__traceback__
-    if trace is None:
+def _ended_the_script(request: SystemExit | None) -> bool:
+    """Whether nobody caught it. In doubt no: then its peers find out when they wait for this rank.
+
+    Up to Python 3.11 an exception that no handler touched has no traceback of its own when the
+    interpreter ends; from 3.12 on its traceback ends where the script stopped.
+    """
+    if request is None:
         return False
+    trace = request.__traceback__
+    if trace is None:
+        return True
     frame = trace.tb_frame
-    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+    in_script = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+    return in_script and trace.tb_lasti == frame.f_lasti
 
 
 def _exit_code(request: SystemExit) -> int:

@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -44,6 +43,5 @@ def test_help_takes_little_processor_time():
     )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert isinstance(usage, resource.struct_rusage)
     assert process.returncode == 0
     assert usage.ru_utime + usage.ru_stime < 0.4

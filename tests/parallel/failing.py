@@ -62,15 +62,23 @@ ACTIONS = {
     "sigkill": (LAST, lambda: os.kill(os.getpid(), signal.SIGKILL)),
     "sigsegv": (LAST, lambda: os.kill(os.getpid(), signal.SIGSEGV)),
     "drift": (1, drift),
+    "frozen_drift": (1, drift),
 }
 
 trainer_class = BoomInData if trial == "data" else Ledger
 TRAINER = probe_trainer(trainer=trainer_class, run_dir=run_dir)
+if trial == "frozen_drift":
+    layers = [keras.layers.Dense(1, name="frozen", trainable=False), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((1,)), *layers])
+    TRAINER = fittrain.Trainer(model, optimizer="sgd", loss="mse", run_dir=run_dir)
 if trial == "refused":
     # An argument that cannot work, on one rank only.
     TRAINER.fit(X, X, batch_size=8, epochs=0 if fittrain.rank() == 1 else 1, verbose=0)
 if trial == "before_fit" and fittrain.rank() == LAST:
     boom()
+if trial == "sys_exit_before_fit" and fittrain.rank() == LAST:
+    note_fault()
+    sys.exit(3)
 if trial == "leaves" and fittrain.rank() == LAST:
     note_fault()
     sys.exit(0)
