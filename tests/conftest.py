@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
+
+import pytest
 
 import fittrain
 
@@ -14,3 +17,13 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 in_checkout = Path(fittrain.__file__).resolve().parent == CHECKOUT / "fittrain"
 if in_checkout and importlib.util.find_spec("fittrain.callbacks") is None:
     fittrain.__path__.append(str(CHECKOUT))
+
+
+@pytest.fixture
+def fresh_session(monkeypatch):
+    """Starts fittrain anew for a test; what it hooks into the process is put back."""
+    from fittrain import session
+
+    monkeypatch.setattr(session, "_session", None)
+    for hook in ("excepthook", "exit"):
+        monkeypatch.setattr(sys, hook, getattr(sys, hook))

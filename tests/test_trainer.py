@@ -12,15 +12,7 @@ from fittrain import session
 from fittrain.errors import ArgumentError, StorageError
 from fittrain.testing import RecordingCommunicator, probe_model, probe_trainer, probe_weight
 
-
-@pytest.fixture(autouse=True)
-def fresh_session(monkeypatch):
-    """Every test starts fittrain anew; what it hooks into the process is put back."""
-    import sys
-
-    monkeypatch.setattr(session, "_session", None)
-    for hook in ("excepthook", "exit"):
-        monkeypatch.setattr(sys, hook, getattr(sys, hook))
+pytestmark = pytest.mark.usefixtures("fresh_session")
 
 
 def ones(*targets):
@@ -50,11 +42,25 @@ def test_a_compiled_model_is_taken_as_it_is():
         ({"loss": "mse"}, "`optimizer`, `loss` and `metrics` compile the model"),
         ({"metrics": ["mae"]}, "`optimizer`, `loss` and `metrics` compile the model"),
         ({"steps_per_execution": 0}, "`steps_per_execution` must be 'auto' or a positive"),
+        ({"steps_per_execution": True}, "`steps_per_execution` must be 'auto' or a positive"),
+        ({"run_dir": ""}, "`run_dir` must be a folder's path, or None"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_at_construction(arguments, words):
     with pytest.raises(ArgumentError, match=words):
         fittrain.Trainer(**{"model": probe_model, **arguments})
+
+
+class OwnStep(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.out(x)
+
+    def train_step(self, data):
+        return super().train_step(data)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,17 @@ def test_arguments_that_cannot_work_are_refused_at_construction(arguments, words
             probe_model,
             {"optimizer": "sgd", "loss": keras.losses.MeanSquaredError(reduction="sum")},
             r"`loss` must be reduced to the mean .*reduction='sum'",
+        ),
+        (
+            probe_model,
+            {"optimizer": "sgd", "loss": keras.losses.Dice()},
+            "`loss` must be reduced to the mean .*dice",
+        ),
+        (probe_model, {"optimizer": "sgd", "loss": "dice"}, "`loss` must be reduced .*dice"),
+        (
+            OwnStep,
+            {"optimizer": "sgd", "loss": "mse"},
+            "`OwnStep.train_step` would update or measure on this rank alone",
         ),
     ],
 )
@@ -83,7 +100,12 @@ def test_models_that_cannot_work_are_refused_before_training(model, compiled, wo
         ({"batch_size_per_rank": True}, "`batch_size_per_rank` must be a positive integer"),
         ({"batch_size": 2, "batch_size_per_rank": 2}, "Give one of them"),
         ({"epochs": -1}, "`epochs` must be a positive integer"),
+        ({"epochs": None}, "`epochs` must be a positive integer"),
         ({"initial_epoch": -1}, "`initial_epoch` must be a non-negative integer"),
+        ({"initial_epoch": True}, "`initial_epoch` must be a non-negative integer"),
+        ({"shuffle": "no"}, "`shuffle` must be True or False"),
+        ({"validation_split": "0.2"}, "`validation_split` must be at least 0 and less than 1"),
+        ({"callbacks": 5}, "`callbacks` must be a list of callbacks"),
         ({"validation_freq": 0}, "`validation_freq` must be a positive integer"),
         ({"verbose": 7}, "`verbose` must be 0, 1, 2 or 'auto'"),
         ({"callbacks": [3]}, "`callbacks` must hold keras.callbacks.Callback objects"),
@@ -96,6 +118,68 @@ def test_fit_arguments_that_cannot_work_are_refused(arguments, words):
     with pytest.raises(ArgumentError, match=words):
         trainer.fit(*ones(1, 2), **{"verbose": 0, **arguments})
     assert trainer._model is None
+
+
+def test_numpy_integers_are_welcome():
+    trainer = probe_trainer(backend="local", steps_per_execution=np.int64(2))
+    numbers = {"batch_size": np.int32(2), "epochs": np.int64(3), "initial_epoch": np.uint8(1)}
+    history = trainer.fit(*ones(1, 2, 3), verbose=0, **numbers)
+    assert history.epoch == [1, 2]
+    assert int(trainer.model.optimizer.iterations) == 4
+
+
+def test_a_masked_array_is_refused():
+    x, y = ones(1, 2)
+    with pytest.raises(ArgumentError, match="`y` is a masked array"):
+        probe_trainer(backend="local").fit(x, np.ma.masked_less(y, 2), verbose=0)
+
+
+def test_a_path_that_is_none_is_refused():
+    trainer = probe_trainer(backend="local")
+    with pytest.raises(ArgumentError, match="`path` must end in '.keras'. Received: path=None"):
+        trainer.save(None)
+
+
+def test_a_root_that_is_no_rank_is_refused():
+    fittrain.init("local")
+    with pytest.raises(ArgumentError, match="`root` must be a rank, from 0 to 0"):
+        fittrain.broadcast_object("x", root=5)
+
+
+class VectorLoss(fittrain.Trainer):
+    def compute_loss(self, x, y, y_pred, sample_weight):
+        return tf.square(y - y_pred)[:, 0]
+
+
+class NoLoss(fittrain.Trainer):
+    def train_step(self, batch):
+        super().train_step(batch)
+
+
+class VectorFromStep(fittrain.Trainer):
+    def train_step(self, batch):
+        return super().train_step(batch)[None]
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "words"),
+    [
+        (VectorLoss, r"`compute_loss` must return the mean loss .* of shape \(None,\)"),
+        (NoLoss, "`train_step` must return the mean loss .* Received: NoneType"),
+        (VectorFromStep, r"`train_step` must return the mean loss .* of shape \(1,\)"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_is_refused(trainer_class, words):
+    trainer = probe_trainer(trainer=trainer_class, backend="local")
+    with pytest.raises(Exception, match=words):
+        trainer.fit(*ones(1, 2), verbose=0)
+    assert probe_weight(trainer) == 0.0
+
+
+@pytest.mark.xfail(strict=True, reason="TensorFlow's AutoGraph raises a StagingError in its place")
+def test_a_loss_that_is_not_one_number_is_an_argument_error():
+    with pytest.raises(ArgumentError):
+        probe_trainer(trainer=NoLoss, backend="local").fit(*ones(1, 2), verbose=0)
 
 
 def test_hooks_outside_a_step_are_refused():
