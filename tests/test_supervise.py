@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import pytest
@@ -75,3 +76,20 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_error(tmp_path):
     supervisor = Supervisor(RecordingCommunicator(), tmp_path / "file")
     with pytest.raises(ValueError, match="boom"), supervisor.guard():
         raise ValueError("boom")
+
+
+@pytest.mark.xfail(strict=True, reason="the guard of a loop acts in forked children too")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_an_error_of_a_forked_child_in_a_loop_is_its_own(tmp_path):
+    communicator = RecordingCommunicator()
+    supervisor = Supervisor(communicator, tmp_path)
+    child = os.fork()
+    if child == 0:
+        try:
+            with supervisor.guard():
+                raise ValueError("boom")
+        except ValueError:
+            os._exit(len(communicator.calls))
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """What every rank of a test job does, case after case; the tests judge what they return.
 
+More cases are in `cases_of_*.py`, which import what they share from here.
 A case gets a folder shared by the ranks and returns something that JSON can hold.
 """
 
@@ -25,15 +26,18 @@ from fittrain.testing import Ledger, digest, probe_trainer, probe_weight
 class Case:
     function: Callable[[Path], object]
     ranks: tuple[int, ...]
+    backends: tuple[str, ...]
 
 
 CASES: list[Case] = []
 ALL = (1, 2, 3, 4)
 
 
-def case(*ranks: int):
+def case(*ranks: int, backends: tuple[str, ...] = ("local", "horovod", "mpi")):
+    """Registers a case for these numbers of ranks; one backend is enough where none matters."""
+
     def register(function):
-        CASES.append(Case(function, ranks or ALL))
+        CASES.append(Case(function, ranks or ALL, backends))
         return function
 
     return register

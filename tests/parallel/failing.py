@@ -91,4 +91,10 @@ chosen = [At(*ACTIONS[trial])] if trial in ACTIONS else []
 if trial == "caught":
     chosen = [At(LAST, boom)]
 TRAINER.fit(X, X, batch_size=8, epochs=6, verbose=0, callbacks=chosen)
+if trial in ("save", "evaluate") and fittrain.is_chief():
+    # The others do not make this call.
+    note_fault()
+    TRAINER.save(Path(run_dir, "model.keras")) if trial == "save" else TRAINER.evaluate(X, X)
+if trial in ("save", "evaluate"):
+    sys.exit()
 print("finished", fittrain.rank())

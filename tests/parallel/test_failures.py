@@ -82,3 +82,24 @@ def test_opt_05_a_change_of_weights_on_one_rank_is_noticed(trial, name, tmp_path
 def test_a_refusal_is_told_once(tmp_path):
     job = fail("refused", "mpi", 2, tmp_path)
     assert job.errors.count("rank 1: `epochs` must be a positive integer. Received: epochs=0") == 1
+
+
+@pytest.mark.parametrize("call", ["save", "evaluate"])
+def test_a_call_that_rank_0_makes_alone_ends_the_job_and_is_named(call, tmp_path):
+    job = fail(call, "mpi", 2, tmp_path)
+    assert "rank 1 left the job by sys.exit() while rank 0 waits" in job.errors
+    assert f"for it in `Trainer.{call}`" in job.errors
+
+
+INIT = """
+import os
+import fittrain
+fittrain.init("mpi", seed=int(os.environ["OMPI_COMM_WORLD_RANK"]))
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="the seeds that ranks give to `init` are not compared")
+def test_seeds_that_differ_are_refused_at_the_start():
+    job = mpirun(2, "-c", INIT, timeout_seconds=60)
+    assert job.returncode not in (0, -1)
+    assert "`seed` must be the same on all ranks" in job.errors

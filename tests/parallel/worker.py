@@ -1,5 +1,6 @@
-"""Runs every case of `cases.py` that applies on this rank, and writes what they returned."""
+"""Runs every case of `cases*.py` that applies on this rank, and writes what they returned."""
 
+import importlib
 import json
 import os
 import sys
@@ -16,10 +17,12 @@ def main(folder: str, backend: str) -> None:
     fittrain.init(backend, seed=7)
     import cases
 
+    for path in sorted(Path(__file__).parent.glob("cases_of_*.py")):
+        importlib.import_module(path.stem)
     rank, size = fittrain.rank(), fittrain.size()
     results: dict[str, object] = {}
     for case in cases.CASES:
-        if size not in case.ranks:
+        if size not in case.ranks or backend not in case.backends:
             continue
         if os.environ.get("ONLY") not in (None, case.function.__name__):
             continue
