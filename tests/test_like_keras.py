@@ -44,6 +44,7 @@ def test_metrics_alone_can_be_compiled_anew():
     trainer = fittrain.Trainer(model, backend="local")
     model.compile(optimizer, "mse")
     trainer.fit(*ones(2), verbose=0)
+    assert trainer.evaluate(*ones(5), verbose=0) == 9.0
     model.compile(optimizer, "mse", metrics=["mae"])
     assert trainer.evaluate(*ones(5), verbose=0) == [9.0, 3.0]
 
