@@ -118,25 +118,36 @@ class Loop:
         callbacks.on_test_end(logs)
         return logs
 
+    def predict_parts(self, source: ArraySource, batch_size: int) -> list[np.ndarray]:
+        """Sample numbers of this rank's batches: a contiguous part of the data, in order.
+
+        A rank without samples predicts one, to know the outputs' shapes, and keeps none of it.
+        """
+        communicator = self.program.communicator
+        start, stop = contiguous_part(source.length, communicator.rank, communicator.size)
+        samples = np.arange(start, stop) if stop > start else np.array([0])
+        rows = max(1, batch_size // communicator.size)
+        return [samples[first : first + rows] for first in range(0, len(samples), rows)]
+
     def predict(
-        self, source: ArraySource, batch_size: int, callbacks: keras.callbacks.CallbackList
+        self,
+        source: ArraySource,
+        parts: list[np.ndarray],
+        callbacks: keras.callbacks.CallbackList,
     ) -> Any:
         """Collective: the outputs for all samples, in their order, on every rank."""
         communicator = self.program.communicator
         start, stop = contiguous_part(source.length, communicator.rank, communicator.size)
-        rows = max(1, batch_size // communicator.size)
-        # A rank without samples predicts one, to know the outputs' shapes, and keeps none of it.
-        samples = np.arange(start, stop) if stop > start else np.array([0])
-        parts = []
+        outputs = []
         callbacks.on_predict_begin()
-        for batch, first in enumerate(range(0, len(samples), rows)):
+        for batch, samples in enumerate(parts):
             callbacks.on_predict_batch_begin(batch)
-            parts.append(self.program.predict(source.gather(samples[first : first + rows])))
-            callbacks.on_predict_batch_end(batch, {"outputs": parts[-1]})
+            outputs.append(self.program.predict(source.gather(samples)))
+            callbacks.on_predict_batch_end(batch, {"outputs": outputs[-1]})
         callbacks.on_predict_end()
         return keras.tree.map_structure(
             lambda *pieces: communicator.concatenate(np.concatenate(pieces)[: stop - start]),
-            *parts,
+            *outputs,
         )
 
     def _train_epoch(

@@ -30,7 +30,7 @@ class MetricBoard:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.loss = keras.metrics.Mean(name="loss")
-        self._results = tf.function(self._results_from, reduce_retracing=True)
+        self._results = tf.function(self._results_from, reduce_retracing=True, autograph=False)
 
     @property
     def variables(self) -> list[Any]:

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fittrain.comm.base import Communicator
+from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.errors import ArgumentError
 from fittrain.metrics import MetricBoard
 
@@ -195,7 +195,10 @@ class StepProgram:
         if self.model.run_eagerly:
             return self.communicator.run(function, *arguments)
         key = f"{name}: {signature[0]}"
-        program = self._compiled.get(key) or tf.function(function, input_signature=signature)
+        # Without AutoGraph, as in Keras: errors and their traces stay the user's own.
+        program = self._compiled.get(key) or tf.function(
+            function, input_signature=signature, autograph=False
+        )
         result = self.communicator.run(program, *arguments)
         self._compiled[key] = program
         return result
@@ -244,10 +247,12 @@ class StepProgram:
         before = [tf.identity(variable.value) for variable in trackers]
         loss = _scalar(one(batch.data), "train_step")
         if batch.is_training and not batch.is_applied:
-            raise ArgumentError(
-                "`train_step` must hand its gradients to `self.apply_gradients`, which averages "
-                "them over ranks. It did not; an optimizer's own `apply` would train this rank "
-                "alone."
+            raise on_all_ranks(
+                ArgumentError(
+                    "`train_step` must hand its gradients to `self.apply_gradients`, which "
+                    "averages them over ranks. It did not; an optimizer's own `apply` would train "
+                    "this rank alone."
+                )
             )
         # A batch of which no row counts may give any loss, even NaN.
         counted = tf.where(batch.count > 0, tf.cast(loss, tf.float32), 0.0)
@@ -286,10 +291,12 @@ def _scalar(loss: Any, method: str) -> tf.Tensor:
     """The loss, refused where it is not one number."""
     shape = getattr(loss, "shape", None)
     if shape is None or tuple(shape) != ():
-        raise ArgumentError(
-            f"`{method}` must return the mean loss of the batch, a scalar tensor. "
-            f"Received: {type(loss).__name__}"
-            + (f" of shape {tuple(shape)}." if shape is not None else ".")
+        what = type(loss).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+        raise on_all_ranks(
+            ArgumentError(
+                f"`{method}` must return the mean loss of the batch, a scalar tensor. "
+                f"Received: {what}."
+            )
         )
     return loss
 

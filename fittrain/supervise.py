@@ -96,6 +96,8 @@ class Supervisor:
 
     def fail(self, error: BaseException, exit_code: int = 1) -> None:
         """Records `error` and ends the job; returns only where the error itself does that."""
+        if not self._is_this_process():
+            return
         if self._is_told_elsewhere(error):
             # The rank that tells it ends this one too, before the time is over.
             time.sleep(PEER_GRACE_SECONDS)
@@ -157,8 +159,7 @@ class Supervisor:
     def _on_uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        if self._is_this_process():
-            self.fail(error)
+        self.fail(error)
         self._previous_hook(kind, error, trace)
 
     def _on_sys_exit(self, status: Any = None, /) -> None:

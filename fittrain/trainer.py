@@ -306,10 +306,11 @@ class Trainer(StepHooks):
                 source = ArraySource(x)
             loop = self._prepare(source, {**asdict(config), **source.describe()})
             with self.session.supervisor.guard():
+                parts = loop.predict_parts(source, config.batch_size_global(communicator.size))
                 running = callback_rules.assemble(
-                    chosen, self, verbose=verbose, add_history=False, epochs=1
+                    chosen, self, verbose=verbose, add_history=False, epochs=1, steps=len(parts)
                 )
-                return loop.predict(source, config.batch_size_global(communicator.size), running)
+                return loop.predict(source, parts, running)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: writes the model as a plain Keras file that needs no fittrain to open.

@@ -78,7 +78,6 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_error(tmp_path):
         raise ValueError("boom")
 
 
-@pytest.mark.xfail(strict=True, reason="the guard of a loop acts in forked children too")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_an_error_of_a_forked_child_in_a_loop_is_its_own(tmp_path):
     communicator = RecordingCommunicator()

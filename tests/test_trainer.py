@@ -176,7 +176,6 @@ def test_a_loss_that_is_not_one_number_is_refused(trainer_class, words):
     assert probe_weight(trainer) == 0.0
 
 
-@pytest.mark.xfail(strict=True, reason="TensorFlow's AutoGraph raises a StagingError in its place")
 def test_a_loss_that_is_not_one_number_is_an_argument_error():
     with pytest.raises(ArgumentError):
         probe_trainer(trainer=NoLoss, backend="local").fit(*ones(1, 2), verbose=0)
@@ -228,6 +227,32 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path):
         trainer.save(tmp_path / "file" / "model.keras")
     trainer.save(tmp_path / "model.keras")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.keras"]
+
+
+def test_a_step_that_trains_this_rank_alone_is_refused():
+    class Alone(fittrain.Trainer):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
+            variables = self.model.trainable_variables
+            self.model.optimizer.apply(tape.gradient(loss, variables), variables)
+            return loss
+
+    with pytest.raises(ArgumentError, match="must hand its gradients to `self.apply_gradients`"):
+        probe_trainer(trainer=Alone, backend="local").fit(*ones(1, 2), verbose=0)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_a_requested_stop_holds_whatever_the_length_of_a_call(steps_per_execution):
+    class Ask(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                trainer.request_stop()
+
+    trainer = probe_trainer(backend="local", steps_per_execution=steps_per_execution)
+    trainer.fit(*ones(*range(16)), batch_size=4, epochs=5, callbacks=[Ask()], verbose=0)
+    assert int(trainer.model.optimizer.iterations) == 5
 
 
 class Counting(keras.Model):
