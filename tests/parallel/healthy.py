@@ -42,6 +42,7 @@ class Odd(keras.callbacks.Callback):
         if epoch == 0 and fittrain.rank() == 1:
             print("processes", start_processes(), flush=True)
             print("leaves in fit", fork(lambda: sys.exit(0)), flush=True)
+            print("raises in fit", fork(raises), flush=True)
             # Longer than anything in the code waits for.
             time.sleep(6)
 

@@ -8,14 +8,13 @@ from tests.parallel.test_numbers import same
 NAMES_ONLY_OBJECTS = pytest.mark.xfail(
     strict=True, reason="what is compared are Keras's containers, not the metrics inside"
 )
-NOT_COMPARED = pytest.mark.xfail(strict=True, reason="seeds given to `init` are not compared")
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         ("seed", ["`seed`", "rank 0: 0", "rank 1: 1"]),
-        pytest.param("init", ["`seed`", "rank 0: 7", "rank 1: 8"], marks=NOT_COMPARED),
+        ("init", ["`seed`", "rank 0: 7", "rank 1: 8"]),
         ("sample_weight", ["`sample_weight`", "rank 0: None", "rank 1: 'float32[4]'"]),
         ("validation_data", ["`validation_data x`", "rank 0: None", "rank 1: 'float32[4, 1]'"]),
         ("loss", ["`loss`", "rank 0: 'mse'", "rank 1: 'mae'"]),
@@ -29,7 +28,6 @@ def test_what_one_rank_was_given_differently_is_refused_by_name(what, words):
     assert [word for word in words if word not in message] == []
 
 
-@pytest.mark.xfail(strict=True, reason="each rank keeps the seed that was refused, and shuffles")
 def test_seeds_that_were_refused_do_not_change_the_order_of_samples():
     found = cases(2, "mpi")["samples_after_seeds_that_differed"]
     assert [kind for kind, _ in found] == ["RankMismatchError"] * 2

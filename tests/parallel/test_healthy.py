@@ -28,6 +28,7 @@ def test_hang_08_forked_children_that_fail_or_leave_do_not_speak_for_the_rank(od
     assert "raises 1\n" in odd.stdout
     assert "leaves 0\n" in odd.stdout
     assert "leaves in fit 0\n" in odd.stdout
+    assert "raises in fit 1\n" in odd.stdout
     assert "processes [0, 1]\n" in odd.stdout
 
 
