@@ -113,8 +113,8 @@ def _start(
     devices.pin_gpu(communicator.local_rank, communicator.local_size)
     supervisor = Supervisor(communicator, folder)
     supervisor.install()
-    drawn = secrets.randbelow(2**32) if seed is None else seed
-    common_seed = communicator.broadcast(drawn)
+    communicator.agree({"seed": seed})
+    common_seed = communicator.broadcast(secrets.randbelow(2**32) if seed is None else seed)
     seeds.set_seeds(common_seed)
     session = Session(
         launcher, communicator, reason, share.threads, supervisor, common_seed, folder

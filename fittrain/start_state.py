@@ -6,6 +6,7 @@ when the data is known and before the first update.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -85,11 +86,18 @@ def describe(model: keras.Model) -> dict[str, str]:
     found["optimizer"] = _describe_optimizer(model.optimizer)
     found["number of trainable variables"] = str(len(model.trainable_variables))
     found["loss"] = _describe_loss(model.loss)
-    found["metrics"] = str([metric.name for metric in model.metrics])
+    found["metrics"] = _describe_metrics(model.metrics)
     found["state of the metrics"] = _shapes(model.metrics_variables)
     found["state of the optimizer"] = _shapes(model.optimizer.variables)
     found["number of random generators"] = str(len(seed_states(model)))
     return found
+
+
+def _describe_metrics(metrics: list[Any]) -> str:
+    # Keras keeps the compiled ones in a container. Automatic names end in a number that counts
+    # what this process has built before.
+    single = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
+    return ", ".join(f"{type(m).__name__} {re.sub(r'_[0-9]+$', '', m.name)}" for m in single)
 
 
 def _shapes(variables: list[Any]) -> str:

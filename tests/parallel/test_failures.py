@@ -98,7 +98,6 @@ fittrain.init("mpi", seed=int(os.environ["OMPI_COMM_WORLD_RANK"]))
 """
 
 
-@pytest.mark.xfail(strict=True, reason="the seeds that ranks give to `init` are not compared")
 def test_seeds_that_differ_are_refused_at_the_start():
     job = mpirun(2, "-c", INIT, timeout_seconds=60)
     assert job.returncode not in (0, -1)
