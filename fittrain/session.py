@@ -56,11 +56,22 @@ class Session:
 
 
 _session: Session | None = None
+_preferred: str | Communicator = "auto"
 
 
 def current() -> Session | None:
     """The session, if one was started."""
     return _session
+
+
+def prefer(backend: str | Communicator) -> None:
+    """Remembers the backend that a trainer asks for, until something starts fittrain.
+
+    A script may ask for its rank between making a trainer and training.
+    """
+    global _preferred
+    if backend != "auto":
+        _preferred = backend
 
 
 def start(
@@ -83,7 +94,7 @@ def start(
     """
     global _session
     if _session is None:
-        _session = _start(backend, seed, run_dir)
+        _session = _start(_preferred if backend == "auto" else backend, seed, run_dir)
     else:
         _check_same_backend(_session, backend)
         if seed is not None:

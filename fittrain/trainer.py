@@ -97,6 +97,7 @@ class Trainer(StepHooks):
         self._model_or_builder = model
         self._compile_arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         self._backend = backend
+        session.prefer(backend)
         self._steps_per_execution = steps_per_execution
         self._seed = seed
         self.run_dir = check_run_dir(run_dir)

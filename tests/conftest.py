@@ -25,5 +25,6 @@ def fresh_session(monkeypatch):
     from fittrain import session
 
     monkeypatch.setattr(session, "_session", None)
+    monkeypatch.setattr(session, "_preferred", "auto")
     for hook in ("excepthook", "exit"):
         monkeypatch.setattr(sys, hook, getattr(sys, hook))

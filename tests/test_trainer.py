@@ -196,6 +196,13 @@ def test_another_backend_than_the_started_one_is_refused():
         _ = probe_trainer(backend="mpi").communicator
 
 
+def test_asking_for_the_rank_starts_what_the_trainer_asks_for():
+    communicator = RecordingCommunicator(rank=1, size=2)
+    trainer = probe_trainer(backend=communicator)
+    assert fittrain.rank() == 1
+    assert trainer.communicator is communicator
+
+
 def test_a_tensorboard_without_a_place_is_refused():
     from fittrain.callbacks import TensorBoard
 
