@@ -3,16 +3,15 @@
 import sys
 import time
 
+import fittrain
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
-import fittrain
-
 sys.path.insert(0, "examples")
 from digits import build
 
-PER_RANK, EPOCHS, COPIES = 64, 6, 4
+PER_RANK, EPOCHS, COPIES = 64, 40, 4
 
 
 def main(who: str, backend: str) -> None:

@@ -144,6 +144,12 @@ def test_links_lead_somewhere():
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_figures_have_their_command():
+    figures = README[README.index("## Speed") :]
+    assert "`make bench`" in figures
+    assert re.search(r"\| fittrain, 1 rank \| \d+ \|", figures)
+
+
 def test_the_two_commands_are_targets():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^ {4}make (\w+)", README, re.MULTILINE):
