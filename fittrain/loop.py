@@ -3,7 +3,7 @@
 Synopsis::
 
     loop = Loop(program, supervisor, steps_per_execution="auto")
-    history = loop.train(plan, callbacks, single_steps=SingleSteps.agree(chosen, communicator))
+    loop.train(plan, callbacks, single_steps=SingleSteps.agree(chosen, communicator))
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Logs = dict[str, Any]
 
 @dataclass
 class Loop:
-    """Runs a program over data, all ranks together.
+    """Runs a program over data, all ranks together; made for one call of the trainer.
 
     Args:
         program: the compiled steps.
@@ -56,7 +56,6 @@ class Loop:
                 whether at single validation batches.
         """
         model, config = self.program.model, plan.config
-        self._planners.clear()
         self._planner("train", plan.source, plan.sampler, single_steps=single_steps.train)
         model.stop_training = False
         self.program.stop_request.assign(0.0)
@@ -187,10 +186,8 @@ class Loop:
         return bool(model.stop_training)
 
     def _check_drift(self, when: str) -> None:
-        model = self.program.model
-        own_states = {id(variable) for variable in statistics.rank_states(model)}
-        weights = [variable for variable in model.weights if id(variable) not in own_states]
-        drift.check([*weights, *model.optimizer.variables], self.program.communicator, when)
+        variables = statistics.shared_variables(self.program.model)
+        drift.check(variables, self.program.communicator, when)
 
     def _planner(
         self, name: str, source: ArraySource, sampler: Sampler, *, single_steps: bool = False

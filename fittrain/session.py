@@ -142,10 +142,8 @@ def _communicator(backend: str | Communicator, launcher: Launcher) -> tuple[Comm
         from fittrain.comm.mpi import library_version
 
         check_library(launcher, library_version())
-    elif launcher.size > 1:
-        # Before anything else starts: every rank would train alone, in the same folders.
-        check_size(launcher, name, 1)
     communicator = comm.create(name)
+    # Refused before anything is trained: every rank would train alone, in the same folders.
     check_size(launcher, name, communicator.size)
     return communicator, reason
 

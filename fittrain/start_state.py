@@ -17,7 +17,7 @@ from fittrain import drift
 from fittrain.comm.base import Communicator
 from fittrain.data.arrays import ArraySource, feed_dtype
 from fittrain.runtime.seeds import derive
-from fittrain.statistics import rank_states
+from fittrain.statistics import shared_variables
 from fittrain.supported import check_masks
 
 SEED_RANGE = 2**31 - 1
@@ -59,9 +59,7 @@ def broadcast(model: keras.Model, communicator: Communicator) -> None:
     Only what differs travels. Random streams (dropout, augmentation layers) are derived from rank
     0's too, but differ by rank; a stateful layer's state stays its rank's own.
     """
-    own_states = {id(variable) for variable in rank_states(model)}
-    weights = [variable for variable in model.weights if id(variable) not in own_states]
-    variables = [*weights, *model.optimizer.variables]
+    variables = shared_variables(model)
     differing = drift.differing(variables, communicator)
     communicator.broadcast_variables([variables[index] for index in differing])
     for state in seed_states(model):

@@ -54,6 +54,13 @@ def statistics(model: keras.Model) -> list[Any]:
     ]
 
 
+def shared_variables(model: keras.Model) -> list[Any]:
+    """What all ranks must hold alike: weights and optimizer state, but for `rank_states`."""
+    own_states = {id(variable) for variable in rank_states(model)}
+    weights = [variable for variable in model.weights if id(variable) not in own_states]
+    return [*weights, *model.optimizer.variables]
+
+
 def rank_states(model: keras.Model) -> list[Any]:
     """States of stateful layers, which remember the samples of their own rank."""
     return [

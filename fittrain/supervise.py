@@ -101,6 +101,10 @@ class Supervisor:
         if self._is_told_elsewhere(error):
             # The rank that tells it ends this one too, before the time is over.
             time.sleep(PEER_GRACE_SECONDS)
+        self._tell_and_end(error, exit_code)
+
+    def _tell_and_end(self, error: BaseException, exit_code: int) -> None:
+        # One at a time: the watching thread and the main one may fail of the same cause.
         with self._failing:
             self.record(error)
             self.communicator.end_job(lambda: self._show(error), exit_code)
@@ -182,17 +186,11 @@ class Supervisor:
     def _on_departure(self, rank: int, how: str, waiting_in: str, is_first: bool) -> None:
         if not is_first:
             time.sleep(PEER_GRACE_SECONDS)
-        self._report_departure(
-            PeerError(
-                f"rank {rank} left the job by {how} while rank {self.communicator.rank} waits "
-                f"for it in {waiting_in}. All ranks must make the same calls."
-            )
+        error = PeerError(
+            f"rank {rank} left the job by {how} while rank {self.communicator.rank} waits "
+            f"for it in {waiting_in}. All ranks must make the same calls."
         )
-
-    def _report_departure(self, error: PeerError) -> None:
-        with self._failing:
-            self.record(error)
-            self.communicator.end_job(lambda: self._show(error), 1)
+        self._tell_and_end(error, 1)
 
 
 class _Watcher(threading.Thread):
