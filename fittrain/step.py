@@ -23,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from fittrain.batch import Batch, under_way
 from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.errors import ArgumentError
 from fittrain.metrics import MetricBoard
@@ -92,7 +93,7 @@ class StepProgram:
         self.board = MetricBoard(model)
         self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
         self._takes_training = "training" in inspect.signature(model.call).parameters
-        self._batch: _Batch | None = None
+        self._update = _Update(tf.constant(0.0))
         self._compiled: dict[str, Program] = {}
         self._traced_from = _traced_from(model)
         self.known_data: set[str] = set()
@@ -148,10 +149,13 @@ class StepProgram:
         """
         batch = self._traced_batch()
         means, _, (stop,) = self.communicator.weighted_mean(
-            gradients, weight=batch.count, sums=[self.stop_request]
+            gradients,
+            weight=batch.count,
+            sums=[self.stop_request],
+            name=batch.name_collective("gradients"),
         )
-        batch.stop = tf.maximum(batch.stop, stop)
-        batch.is_applied = True
+        self._update.stop = tf.maximum(self._update.stop, stop)
+        self._update.is_applied = True
         (optimizer or self.model.optimizer).apply(means, variables)
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
@@ -169,13 +173,14 @@ class StepProgram:
         """In the graph: whether the batch trains."""
         return self._traced_batch().is_training
 
-    def _traced_batch(self) -> _Batch:
-        if self._batch is None:
+    def _traced_batch(self) -> Batch:
+        batch = under_way()
+        if batch is None:
             raise ArgumentError(
                 "This is for `train_step` of a Trainer subclass, and was called outside of it: "
                 "`apply_gradients`, `update_metrics` and `batch_count` need the batch under way."
             )
-        return self._batch
+        return batch
 
     def _call(self, name: str, one: Callable[[Any], Any], block: Block) -> Outcome:
         has_empty = not bool(block.counts.all())
@@ -215,18 +220,17 @@ class StepProgram:
 
             def body(step: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 first, last = offsets[step], offsets[step] + rows[step]
-                self._batch = _Batch(
+                batch = Batch(
                     data=keras.tree.map_structure(lambda leaf: leaf[first:last], data),
                     count=tf.cast(counts[step], tf.float32),
                     total=tf.cast(totals[step], tf.float32),
-                    stop=stop,
                     is_training=is_training,
+                    communicator=self.communicator,
                 )
-                try:
-                    self._one_batch(one, self._batch, has_empty)
-                    return step + 1, self._batch.stop
-                finally:
-                    self._batch = None
+                self._update = _Update(stop)
+                with batch.entered():
+                    self._one_batch(one, batch, has_empty)
+                return step + 1, self._update.stop
 
             steps, stop = tf.while_loop(
                 lambda step, stop: tf.logical_and(step < tf.shape(rows)[0], stop <= 0.0),
@@ -240,13 +244,13 @@ class StepProgram:
 
         return run
 
-    def _one_batch(self, one: Callable[[Any], Any], batch: _Batch, has_empty: bool) -> None:
+    def _one_batch(self, one: Callable[[Any], Any], batch: Batch, has_empty: bool) -> None:
         touched = [*self.model.metrics_variables, *self.model.non_trainable_weights]
         kept = [tf.identity(variable.value) for variable in touched] if has_empty else []
         trackers = self.board.per_output_losses
         before = [tf.identity(variable.value) for variable in trackers]
         loss = _scalar(one(batch.data), "train_step")
-        if batch.is_training and not batch.is_applied:
+        if batch.is_training and not self._update.is_applied:
             raise on_all_ranks(
                 ArgumentError(
                     "`train_step` must hand its gradients to `self.apply_gradients`, which "
@@ -276,14 +280,10 @@ class StepProgram:
 
 
 @dataclass
-class _Batch:
-    """The batch being traced: its rows, its weight here and over all ranks, the stop votes."""
+class _Update:
+    """The update being traced: the stop votes of all ranks, and whether it was applied."""
 
-    data: Any
-    count: tf.Tensor
-    total: tf.Tensor
     stop: tf.Tensor
-    is_training: bool
     is_applied: bool = False
 
 

@@ -58,7 +58,7 @@ class RecordingCommunicator(Communicator):
         self.local_rank, self.local_size = rank, size
         self.calls: list[tuple[str, Any]] = []
 
-    def all_reduce(self, flat: Any) -> Any:
+    def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
         """Records shape and dtype; the sum over ranks that all hold `flat`."""
         self.calls.append(("all_reduce", (tuple(flat.shape), flat.dtype.name)))
         return flat * tf.cast(self.size, flat.dtype)

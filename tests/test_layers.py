@@ -14,6 +14,7 @@ LAYERS = [
     ["runtime"],
     ["horovod"],
     ["comm"],
+    ["batch"],
     ["data", "metrics", "drift", "statistics", "export", "supported"],
     ["supervise", "plan", "callback", "start_state"],
     ["step", "session"],

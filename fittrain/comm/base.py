@@ -104,8 +104,13 @@ class Communicator(abc.ABC):
         self.progress = Progress()
 
     @abc.abstractmethod
-    def all_reduce(self, flat: Any) -> Any:
-        """Collective, in the graph: element-wise sum over ranks of one flat tensor."""
+    def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
+        """Collective, in the graph: element-wise sum over ranks of one flat tensor.
+
+        Args:
+            flat: the same shape and dtype on all ranks.
+            name: tells exchanges of one step apart, the same on all ranks.
+        """
 
     @abc.abstractmethod
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
@@ -141,7 +146,11 @@ class Communicator(abc.ABC):
         return self.rank == 0
 
     def weighted_mean(
-        self, gradients: Sequence[Any], weight: Any, sums: Sequence[Any] = ()
+        self,
+        gradients: Sequence[Any],
+        weight: Any,
+        sums: Sequence[Any] = (),
+        name: str = "gradients",
     ) -> tuple[list[Any], Any, list[Any]]:
         """Collective, in the graph: weighted mean of gradients, and plain sums, in one exchange.
 
@@ -152,13 +161,17 @@ class Communicator(abc.ABC):
             gradients: tensors of any shape, or None, in the same order on all ranks.
             weight: scalar; the mean is sum(weight * gradient) / sum(weight) over ranks.
             sums: scalars to be added up over ranks, unweighted.
+            name: tells exchanges of one step apart, the same on all ranks.
 
         Returns:
             The means in the order of `gradients`, the total weight, and the reduced `sums`.
         """
         from fittrain.comm.flat import reduce_weighted
 
-        return reduce_weighted(self.all_reduce, gradients, weight, sums)
+        def all_reduce(flat: Any) -> Any:
+            return self.all_reduce(flat, name)
+
+        return reduce_weighted(all_reduce, gradients, weight, sums)
 
     def average(self, gradients: Sequence[Any]) -> list[Any]:
         """Collective, in the graph: plain mean over ranks; `None` entries pass through."""

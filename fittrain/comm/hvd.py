@@ -57,7 +57,8 @@ class HorovodCommunicator(MpiCommunicator):
                 f"Rebuild Horovod against this one: {INSTALL_COMMAND} --force"
             )
 
-    def all_reduce(self, flat: Any) -> Any:
+    def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
         """Collective, in the graph: sum over ranks by Horovod."""
-        name = f"fittrain.{flat.dtype.name}"
-        return self._hvd.allreduce(flat, op=self._hvd.Sum, name=name)
+        # Two exchanges of one name at a time would end the job.
+        full_name = f"fittrain.{name}.{flat.dtype.name}"
+        return self._hvd.allreduce(flat, op=self._hvd.Sum, name=full_name)

@@ -21,12 +21,16 @@ class LocalCommunicator(Communicator):
     name = "local"
     jit_compatible = True
 
-    def all_reduce(self, flat: Any) -> Any:
+    def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
         """The sum over one rank: the tensor itself."""
         return flat
 
     def weighted_mean(
-        self, gradients: Sequence[Any], weight: Any, sums: Sequence[Any] = ()
+        self,
+        gradients: Sequence[Any],
+        weight: Any,
+        sums: Sequence[Any] = (),
+        name: str = "gradients",
     ) -> tuple[list[Any], Any, list[Any]]:
         """The mean over one rank: no copies, and sparse gradients stay sparse."""
         from fittrain.comm.flat import merge_rows

@@ -71,7 +71,7 @@ class MpiCommunicator(Communicator):
         self.node = first_ranks.index(host.allreduce(self.rank, op=self._mpi.MIN))
         host.Free()
 
-    def all_reduce(self, flat: Any) -> Any:
+    def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
         """Collective, in the graph: sum over ranks by MPI_Allreduce on host memory."""
         import tensorflow as tf
 
