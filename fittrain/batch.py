@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from fittrain.comm.base import Communicator
+from fittrain.errors import ArgumentError
 
 _local = threading.local()
 
@@ -75,3 +76,18 @@ class Batch:
 def under_way() -> Batch | None:
     """The batch that this thread is tracing or computing, if any."""
     return getattr(_local, "batch", None)
+
+
+def required(what: str) -> Batch:
+    """The batch under way, for what makes sense in a step only.
+
+    Raises:
+        ArgumentError: if there is none.
+    """
+    batch = under_way()
+    if batch is None:
+        raise ArgumentError(
+            f"`{what}` is for `train_step` of a Trainer subclass, and was called outside of it: "
+            "`apply_gradients`, `update_metrics` and `batch_count` need the batch under way."
+        )
+    return batch

@@ -32,6 +32,12 @@ BLOCK_BYTES = 16 * 2**20
 BLOCK_STEPS = 512
 """Upper bound for the updates in one call, so that a stop request is seen soon."""
 
+SKIPPED_UPDATES_LIMIT = 20
+"""Updates in a row that loss scaling may leave out before training ends with an error."""
+
+SKIPPED_UPDATES_WARNING = 5
+"""Updates in a row that loss scaling may leave out before that is said."""
+
 
 def whole_number(name: str, value: Any, least: int) -> int:
     """The value as an int; NumPy's integers are welcome.
@@ -58,6 +64,56 @@ def check_run_dir(run_dir: Any) -> Path | None:
             f"`run_dir` must be a folder's path, or None for no files. Received: {run_dir!r}."
         )
     return Path(run_dir)
+
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+WIRE_DTYPES = (None, "float16")
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """How an update is made from a batch.
+
+    Args:
+        accumulate_steps: micro-batches into which each rank's part of a batch is divided.
+        clip_norm: largest global norm of the averaged gradient, or None.
+        precision: dtype policy of the layers, or None to take the model's.
+        wire_dtype: "float16" sends gradients in half precision; None as they are.
+        fused_updates: whether TensorFlow's fused kernels may replace Keras's update.
+    """
+
+    accumulate_steps: int = 1
+    clip_norm: float | None = None
+    precision: str | None = None
+    wire_dtype: str | None = None
+    fused_updates: bool = True
+
+    def __post_init__(self) -> None:
+        steps = whole_number("accumulate_steps", self.accumulate_steps, 1)
+        object.__setattr__(self, "accumulate_steps", steps)
+        norm = self.clip_norm
+        if norm is not None and not (_is_number(norm) and 0 < norm < float("inf")):
+            raise ArgumentError(
+                f"`clip_norm` must be a positive number or None. Received: clip_norm={norm!r}."
+            )
+        if self.precision not in (None, *PRECISIONS):
+            raise ArgumentError(
+                f"`precision` must be one of {PRECISIONS}, or None to take the model's own. "
+                f"Received: precision={self.precision!r}."
+            )
+        if self.wire_dtype not in WIRE_DTYPES:
+            raise ArgumentError(
+                f"`wire_dtype` must be None or 'float16'. Received: wire_dtype={self.wire_dtype!r}."
+            )
+        if not isinstance(self.fused_updates, bool):
+            raise ArgumentError(
+                "`fused_updates` must be True or False. "
+                f"Received: fused_updates={self.fused_updates!r}."
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

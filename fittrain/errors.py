@@ -8,6 +8,7 @@ The tree::
     |- LaunchError            (RuntimeError)  launcher, MPI library and ranks do not fit together
     |- RankMismatchError      (ValueError)    ranks were given different things
     |- DriftError             (RuntimeError)  replicas no longer hold the same weights
+    |- NotFiniteError         (ArithmeticError) gradients are infinite or NaN, again and again
     |- StorageError           (OSError)       a file could not be written
     |- PeerError              (RuntimeError)  another rank failed; the cause is on that rank
     `- BuildError             (RuntimeError)  Horovod could not be built
@@ -40,6 +41,10 @@ class RankMismatchError(FittrainError, ValueError):
 
 class DriftError(FittrainError, RuntimeError):
     """The ranks' weights are no longer the same."""
+
+
+class NotFiniteError(FittrainError, ArithmeticError):
+    """Gradients are not finite, update after update; nothing more would be learned."""
 
 
 class StorageError(FittrainError, OSError):

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from fittrain.batch import required
 from fittrain.errors import ArgumentError
 from fittrain.step import StepProgram
 
@@ -55,6 +56,20 @@ class StepHooks:
         """
         self._running_program.apply_gradients(gradients, variables, optimizer)
 
+    def scale_loss(self, loss: Any, optimizer: Any = None) -> Any:
+        """The loss to take gradients of: times the loss scale under `mixed_float16`.
+
+        Args:
+            loss: mean loss of a batch.
+            optimizer: whose scale; default the model's.
+        """
+        return (optimizer or self.model.optimizer).scale_loss(loss)
+
+    @property
+    def has_own_train_step(self) -> bool:
+        """Whether a subclass overrides `train_step`."""
+        return type(self).train_step is not StepHooks.train_step
+
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Counts a batch in the compiled metrics."""
         self._running_program.update_metrics(x, y, y_pred, sample_weight)
@@ -66,16 +81,16 @@ class StepHooks:
         0 on a rank that got no sample of the last batch of an epoch; its batch then holds one row
         that must not influence anything.
         """
-        return self._running_program.batch_count
+        return required("batch_count").count
 
     @property
     def is_training(self) -> bool:
         """Whether the batch trains; otherwise it validates."""
-        return self._running_program.is_training
+        return required("is_training").is_training
 
     def request_stop(self) -> None:
         """Ends training after the update that is under way, on all ranks. From any thread."""
-        self._running_program.stop_request.assign(1.0)
+        self._running_program.door.stop_request.assign(1.0)
 
     @property
     def _running_program(self) -> StepProgram:

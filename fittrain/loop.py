@@ -8,6 +8,7 @@ Synopsis::
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,17 +17,22 @@ import keras
 import numpy as np
 
 from fittrain import drift, statistics
+from fittrain.block import Block
 from fittrain.callback import SingleSteps
-from fittrain.config import FitConfig
+from fittrain.comm.base import on_all_ranks
+from fittrain.config import SKIPPED_UPDATES_LIMIT, SKIPPED_UPDATES_WARNING, FitConfig
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import BlockPlanner, blocks
 from fittrain.data.sampler import Sampler
 from fittrain.data.split import contiguous_part
+from fittrain.errors import NotFiniteError
 from fittrain.plan import FitPlan
-from fittrain.step import Block, Outcome, StepProgram
+from fittrain.step import Outcome, StepProgram
 from fittrain.supervise import Supervisor
 
 Logs = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -58,7 +64,7 @@ class Loop:
         model, config = self.program.model, plan.config
         self._planner("train", plan.source, plan.sampler, single_steps=single_steps.train)
         model.stop_training = False
-        self.program.stop_request.assign(0.0)
+        self.program.door.stop_request.assign(0.0)
         logs: Logs = {}
         callbacks.on_train_begin()
         for epoch in range(config.initial_epoch, config.epochs):
@@ -110,8 +116,8 @@ class Loop:
         for data, part in blocks(source, sampler, 0, planner):
             callbacks.on_test_batch_begin(done)
             started = time.perf_counter()
-            outcome = self.program.evaluate(Block(data, part.rows, part.counts, part.totals))
-            logs = self._agree_on(outcome, time.perf_counter() - started, planner)
+            outcome = self.program.evaluate(Block.of(data, part, communicator.size))
+            logs = self._agree_on(outcome, time.perf_counter() - started, planner, "evaluate")
             done += outcome.steps
             callbacks.on_test_batch_end(done - 1, logs)
         callbacks.on_test_end(logs)
@@ -156,12 +162,15 @@ class Loop:
         self.program.board.reset()
         logs: Logs = {}
         done, samples = 0, 0
+        size = self.program.communicator.size
+        accumulate_steps = self.program.config.accumulate_steps
         for data, part in blocks(plan.source, plan.sampler, epoch, planner):
             self.supervisor.position = {"epoch": epoch, "update": done}
             callbacks.on_train_batch_begin(done)
             started = time.perf_counter()
-            outcome = self.program.train(Block(data, part.rows, part.counts, part.totals))
-            logs = self._agree_on(outcome, time.perf_counter() - started, planner)
+            outcome = self.program.train(Block.of(data, part, size, accumulate_steps))
+            self._check_skipped(epoch, done + outcome.steps)
+            logs = self._agree_on(outcome, time.perf_counter() - started, planner, "train")
             done += outcome.steps
             samples += int(part.counts[: outcome.steps].sum())
             callbacks.on_train_batch_end(done - 1, logs)
@@ -169,15 +178,36 @@ class Loop:
                 self.program.model.stop_training = True
             if self._stop_agreed():
                 break
-        statistics.average(self.program.model, self.program.communicator, weight=samples)
+        statistics.average(self.program.replica, self.program.communicator, weight=samples)
         return logs
 
-    def _agree_on(self, outcome: Outcome, seconds: float, planner: BlockPlanner) -> Logs:
+    def _check_skipped(self, epoch: int, updates: int) -> None:
+        """Reports a run of updates that loss scaling has left out; all ranks know of it alike."""
+        skipped = int(self.program.door.skipped_in_a_row.numpy())
+        where = f"up to update {updates} of epoch {epoch + 1}"
+        if skipped >= SKIPPED_UPDATES_LIMIT:
+            raise on_all_ranks(
+                NotFiniteError(
+                    f"{skipped} updates in a row were left out {where}, since their gradients were "
+                    "not finite whatever the loss scale. Look for an infinite or NaN loss: lower "
+                    "the learning rate, clip, check the data, or use precision='mixed_bfloat16'."
+                )
+            )
+        if skipped >= SKIPPED_UPDATES_WARNING and self.program.communicator.is_chief:
+            logger.warning(
+                "%d updates in a row were left out %s: gradients are not finite. Training ends "
+                "after %d.",
+                skipped,
+                where,
+                SKIPPED_UPDATES_LIMIT,
+            )
+
+    def _agree_on(self, outcome: Outcome, seconds: float, planner: BlockPlanner, step: str) -> Logs:
         """Collective: metric values over all ranks, and one time for all of them to plan by."""
         communicator = self.program.communicator
         summed = communicator.reduce(np.concatenate([[seconds], outcome.state]))
         planner.observe(float(summed[0]) / communicator.size, outcome.steps)
-        return self.program.board.results(summed[1:])
+        return self.program.board.results(summed[1:], step)
 
     def _stop_agreed(self) -> bool:
         """Collective: whether any rank's callbacks asked to stop; then all ranks do."""
@@ -186,7 +216,7 @@ class Loop:
         return bool(model.stop_training)
 
     def _check_drift(self, when: str) -> None:
-        variables = statistics.shared_variables(self.program.model)
+        variables = self.program.replica.shared_variables()
         drift.check(variables, self.program.communicator, when)
 
     def _planner(

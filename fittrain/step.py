@@ -7,15 +7,16 @@ trace serves every block length and batch size.
 
 Synopsis::
 
-    program = StepProgram(model, communicator, hooks)
+    program = StepProgram(replica, communicator, hooks, StepConfig())
     outcome = program.train(block)        # outcome.steps updates were applied
     logs = program.board.results(communicator.reduce(outcome.state))
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,14 +24,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fittrain.batch import Batch, under_way
+from fittrain.batch import Batch, required
+from fittrain.block import Block, data_key, piece_of, rows_of, spec_of, tensors_of
 from fittrain.comm.base import Communicator, on_all_ranks
+from fittrain.config import StepConfig
+from fittrain.door import Door
 from fittrain.errors import ArgumentError
+from fittrain.interception import intercepted
+from fittrain.loss_parts import LossParts
 from fittrain.metrics import MetricBoard
+from fittrain.own_steps import OwnSteps
+from fittrain.replica import Replica
 
 
 class Hooks(Protocol):
     """What a `Trainer` subclass may override."""
+
+    @property
+    def has_own_train_step(self) -> bool:
+        """Whether it does."""
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         """Mean loss of a batch."""
@@ -40,23 +52,6 @@ class Hooks(Protocol):
 
 
 Program = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows of several consecutive updates.
-
-    Args:
-        data: (x,), (x, y) or (x, y, sample_weight) in any nesting, shape (sum of rows, ...).
-        rows: rows of each update, int32, shape (updates,).
-        counts: rows that count in each update, int32, shape (updates,).
-        totals: rows that count over all ranks, int32, shape (updates,).
-    """
-
-    data: tuple[Any, ...]
-    rows: np.ndarray
-    counts: np.ndarray
-    totals: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -78,29 +73,34 @@ class StepProgram:
     """The compiled steps of one model on one communicator.
 
     Args:
-        model: a built and compiled Keras model.
+        replica: the models and optimizers, the trainer's own compiled model first.
         communicator: how gradients are exchanged.
         hooks: the trainer, whose `compute_loss` and `train_step` are used.
+        config: how an update is made.
 
     Attributes:
-        known_data: descriptions of data that model, loss and metrics were built with.
+        losses: how the losses are reduced, by `data_key` of the data.
     """
 
-    def __init__(self, model: keras.Model, communicator: Communicator, hooks: Hooks) -> None:
-        self.model = model
+    def __init__(
+        self, replica: Replica, communicator: Communicator, hooks: Hooks, config: StepConfig
+    ) -> None:
+        self.replica = replica
+        self.model = replica.models[0]
         self.communicator = communicator
         self.hooks = hooks
-        self.board = MetricBoard(model)
-        self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
-        self._takes_training = "training" in inspect.signature(model.call).parameters
-        self._update = _Update(tf.constant(0.0))
+        self.config = config
+        self.door = Door(communicator, replica, config)
+        self.board = MetricBoard(self.model)
+        self.own_steps = OwnSteps(self.model, self.board)
+        self.losses: dict[str, LossParts] = {}
+        self._takes_training = "training" in inspect.signature(self.model.call).parameters
         self._compiled: dict[str, Program] = {}
-        self._traced_from = _traced_from(model)
-        self.known_data: set[str] = set()
+        self._traced_from = _traced_from(replica)
 
     def is_current(self) -> bool:
-        """Whether the model still is what this program was made for: same compile, same weights."""
-        now = _traced_from(self.model)
+        """Whether the models still are what this program was made for: compile and weights."""
+        now = _traced_from(self.replica)
         return len(now) == len(self._traced_from) and all(
             old is new for old, new in zip(self._traced_from, now, strict=True)
         )
@@ -108,21 +108,42 @@ class StepProgram:
     def train(self, block: Block) -> Outcome:
         """Collective: one update for each batch of the block."""
         with self.communicator.progress.enter("update"):
-            return self._call("train", self._train_one, block)
+            return self._call("train", block)
 
     def evaluate(self, block: Block) -> Outcome:
-        """Loss and metrics of each batch of the block, on this rank alone."""
-        return self._call("evaluate", self._evaluate_one, block)
+        """Loss and metrics of each batch of the block; collective where a loss is measured."""
+        with self.communicator.progress.enter("validation"):
+            return self._call("evaluate", block)
 
     def predict(self, data: tuple[Any, ...]) -> Any:
         """The model's outputs for one batch, on this rank alone, as NumPy arrays."""
+        own = self.own_steps.get("predict")
         outputs = self._run(
             "predict",
-            lambda rows: self.forward(rows[0], training=False),
-            [_spec(data)],
-            _tensors(data),
+            own or (lambda rows: self.forward(rows[0], training=False)),
+            [spec_of(data)],
+            tensors_of(data),
         )
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether updates are made by a step that is not fittrain's."""
+        return self.hooks.has_own_train_step or self.own_steps.get("train") is not None
+
+    def settle(self) -> None:
+        """Takes the models as they are now for what this program is made for."""
+        self._traced_from = _traced_from(self.replica)
+
+    def try_out(self, batch: Batch) -> None:
+        """Runs a step that is not fittrain's, to build and to meet its optimizers."""
+        self.door.is_trial = True
+        try:
+            with self.door.update(tf.constant(0.0)), self._inside(batch, None):
+                _scalar(self.hooks.train_step(batch.data), "train_step")
+                self._check_is_applied()
+        finally:
+            self.door.is_trial = False
 
     def forward(self, x: Any, *, training: bool) -> Any:
         """In the graph: the model's output."""
@@ -130,6 +151,9 @@ class StepProgram:
 
     def train_step(self, batch: Any) -> tf.Tensor:
         """In the graph: forward, loss, gradients, exchange, update; returns the mean loss."""
+        own = self.own_steps.get("train")
+        if own is not None:
+            return self.own_steps.run("train", batch)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             y_pred = self.forward(x, training=True)
@@ -147,50 +171,23 @@ class StepProgram:
 
         The control word travels along, so that a stop asked for on any rank holds for all.
         """
-        batch = self._traced_batch()
-        means, _, (stop,) = self.communicator.weighted_mean(
-            gradients,
-            weight=batch.count,
-            sums=[self.stop_request],
-            name=batch.name_collective("gradients"),
+        self.door.apply_gradients(
+            list(gradients), list(variables), optimizer or self.model.optimizer
         )
-        self._update.stop = tf.maximum(self._update.stop, stop)
-        self._update.is_applied = True
-        (optimizer or self.model.optimizer).apply(means, variables)
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
         """In the graph: counts a batch in the compiled metrics."""
-        self._traced_batch()
+        required("update_metrics")
         self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
-    @property
-    def batch_count(self) -> tf.Tensor:
-        """In the graph: rows of the batch that count, as float32."""
-        return self._traced_batch().count
-
-    @property
-    def is_training(self) -> bool:
-        """In the graph: whether the batch trains."""
-        return self._traced_batch().is_training
-
-    def _traced_batch(self) -> Batch:
-        batch = under_way()
-        if batch is None:
-            raise ArgumentError(
-                "This is for `train_step` of a Trainer subclass, and was called outside of it: "
-                "`apply_gradients`, `update_metrics` and `batch_count` need the batch under way."
-            )
-        return batch
-
-    def _call(self, name: str, one: Callable[[Any], Any], block: Block) -> Outcome:
-        has_empty = not bool(block.counts.all())
-        vectors = [block.rows, block.counts, block.totals]
+    def _call(self, name: str, block: Block) -> Outcome:
+        vectors = [block.rows, block.counts, block.totals, block.pieces]
         # Only a rank whose part may be empty pays for keeping what the stand-in row must not touch.
         steps, stop, state = self._run(
-            f"{name}, some parts empty" if has_empty else name,
-            self._loop(one, is_training=name == "train", has_empty=has_empty),
-            [_spec(block.data), *(tf.TensorSpec([None], tf.int32) for _ in vectors)],
-            _tensors(block.data),
+            f"{name}, some parts empty" if block.has_empty else name,
+            self._loop(name, self.losses.get(data_key(block.data)), block.has_empty),
+            [spec_of(block.data), *(tf.TensorSpec([None], tf.int32) for _ in vectors)],
+            tensors_of(block.data),
             *vectors,
         )
         return Outcome(int(steps), bool(stop > 0), state.numpy())
@@ -208,29 +205,25 @@ class StepProgram:
         self._compiled[key] = program
         return result
 
-    def _loop(
-        self, one: Callable[[Any], Any], *, is_training: bool, has_empty: bool
-    ) -> Callable[..., Any]:
-        """The graph of a call: `one` for each batch of a block, until one asks to stop."""
+    def _loop(self, name: str, losses: LossParts | None, has_empty: bool) -> Callable[..., Any]:
+        """The graph of a call: each batch of a block, until one asks to stop."""
 
         def run(
-            data: Any, rows: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor
+            data: Any, rows: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor, pieces: tf.Tensor
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             offsets = tf.cumsum(rows, exclusive=True)
 
             def body(step: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                first, last = offsets[step], offsets[step] + rows[step]
                 batch = Batch(
-                    data=keras.tree.map_structure(lambda leaf: leaf[first:last], data),
+                    data=rows_of(data, offsets[step], offsets[step] + rows[step]),
                     count=tf.cast(counts[step], tf.float32),
                     total=tf.cast(totals[step], tf.float32),
-                    is_training=is_training,
+                    is_training=name == "train",
                     communicator=self.communicator,
                 )
-                self._update = _Update(stop)
-                with batch.entered():
-                    self._one_batch(one, batch, has_empty)
-                return step + 1, self._update.stop
+                with self.door.update(stop) as update:
+                    self._one_update(batch, rows[step], pieces[step], losses, has_empty)
+                    return step + 1, update.stop
 
             steps, stop = tf.while_loop(
                 lambda step, stop: tf.logical_and(step < tf.shape(rows)[0], stop <= 0.0),
@@ -244,47 +237,97 @@ class StepProgram:
 
         return run
 
-    def _one_batch(self, one: Callable[[Any], Any], batch: Batch, has_empty: bool) -> None:
-        touched = [*self.model.metrics_variables, *self.model.non_trainable_weights]
+    def _one_update(
+        self,
+        batch: Batch,
+        rows: tf.Tensor,
+        pieces: tf.Tensor,
+        losses: LossParts | None,
+        has_empty: bool,
+    ) -> None:
+        denominators = None
+        if losses is not None and losses.measured:
+            with batch.entered():
+                own = losses.denominators(lambda: self.compute_loss(batch.data))
+            own = tf.math.multiply_no_nan(own, tf.cast(batch.count > 0, own.dtype))
+            denominators = batch.all_reduce(own, "denominators")
+        if not batch.is_training or self.config.accumulate_steps == 1:
+            self._one_batch(batch, losses, denominators, has_empty)
+            return
+        window = self.door.open_window()
+
+        def body(piece: tf.Tensor, *state: tf.Tensor) -> tuple[Any, ...]:
+            window.state = state
+            micro_batch = piece_of(batch, piece, rows, pieces)
+            self._one_batch(micro_batch, losses, denominators, has_empty)
+            return piece + 1, *window.state
+
+        _, *window.state = tf.while_loop(
+            lambda piece, *_: piece < pieces,
+            body,
+            (tf.constant(0), *window.state),
+            parallel_iterations=1,
+        )
+        with batch.entered():
+            self.door.close_window()
+
+    def _one_batch(
+        self, batch: Batch, losses: LossParts | None, denominators: Any, has_empty: bool
+    ) -> None:
+        touched = [*self.model.metrics_variables, *self.replica.non_trainable_weights]
         kept = [tf.identity(variable.value) for variable in touched] if has_empty else []
-        trackers = self.board.per_output_losses
-        before = [tf.identity(variable.value) for variable in trackers]
-        loss = _scalar(one(batch.data), "train_step")
-        if batch.is_training and not self._update.is_applied:
-            raise on_all_ranks(
-                ArgumentError(
-                    "`train_step` must hand its gradients to `self.apply_gradients`, which "
-                    "averages them over ranks. It did not; an optimizer's own `apply` would train "
-                    "this rank alone."
-                )
-            )
-        # A batch of which no row counts may give any loss, even NaN.
-        counted = tf.where(batch.count > 0, tf.cast(loss, tf.float32), 0.0)
-        self.board.loss.update_state(counted, sample_weight=batch.count)
-        for variable, old in zip(trackers, before, strict=True):
-            # Keras counts a batch as 1 here; over ranks its parts must add up to that.
-            share = tf.math.multiply_no_nan(variable.value - old, batch.count / batch.total)
-            variable.assign(old + share)
+        with self._inside(batch, losses, denominators):
+            if batch.is_training:
+                loss = self.hooks.train_step(batch.data)
+                self._check_is_applied()
+            else:
+                loss = self._evaluate_one(batch.data)
+        if self.own_steps.get("train" if batch.is_training else "evaluate") is None:
+            name = "train_step" if batch.is_training else "compute_loss"
+            # A batch of which no row counts may give any loss, even NaN.
+            counted = tf.where(batch.count > 0, tf.cast(_scalar(loss, name), tf.float32), 0.0)
+            self.board.loss.update_state(counted, sample_weight=batch.count)
         if has_empty:
             for variable, old in zip(touched, kept, strict=True):
                 variable.assign(tf.where(batch.count > 0, variable.value, old))
 
-    def _train_one(self, batch: Any) -> Any:
-        return self.hooks.train_step(batch)
+    @contextlib.contextmanager
+    def _inside(
+        self, batch: Batch, losses: LossParts | None, denominators: Any = None
+    ) -> Iterator[None]:
+        """What holds around a step: the batch, its share, losses rescaled, one door."""
+        losses = losses or LossParts(self.model)
+        self.door.begin_step()
+        with (
+            batch.entered(),
+            intercepted(self.door, lambda: tf.math.divide_no_nan(batch.count, batch.total)),
+            losses.rescaled(batch, denominators),
+        ):
+            yield
+
+    def _check_is_applied(self) -> None:
+        if not self.door.has_updated:
+            raise on_all_ranks(
+                ArgumentError(
+                    "`train_step` must hand its gradients to `self.apply_gradients`, which "
+                    "averages them over ranks. It did not; what it does to weights by itself would "
+                    "train this rank alone."
+                )
+            )
+        self.door.check_all_writes()
 
     def _evaluate_one(self, batch: Any) -> Any:
+        if self.own_steps.get("evaluate") is not None:
+            return self.own_steps.run("evaluate", batch)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         y_pred = self.forward(x, training=False)
         self.update_metrics(x, y, y_pred, sample_weight)
         return self.hooks.compute_loss(x, y, y_pred, sample_weight)
 
-
-@dataclass
-class _Update:
-    """The update being traced: the stop votes of all ranks, and whether it was applied."""
-
-    stop: tf.Tensor
-    is_applied: bool = False
+    def compute_loss(self, batch: Any) -> Any:
+        """Forward pass and loss, for what they say about the batch."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        return self.hooks.compute_loss(x, y, self.forward(x, training=False), sample_weight)
 
 
 def _scalar(loss: Any, method: str) -> tf.Tensor:
@@ -301,16 +344,7 @@ def _scalar(loss: Any, method: str) -> tf.Tensor:
     return loss
 
 
-def _traced_from(model: keras.Model) -> list[Any]:
+def _traced_from(replica: Replica) -> list[Any]:
     """Objects that tracing bakes in; each `compile` makes new metrics."""
-    return [model.optimizer, *model.metrics, None, *model.trainable_variables]
-
-
-def _spec(data: Any) -> Any:
-    return keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], tf.as_dtype(leaf.dtype)), data
-    )
-
-
-def _tensors(data: Any) -> Any:
-    return keras.tree.map_structure(tf.convert_to_tensor, data)
+    model = replica.models[0]
+    return [model.optimizer, *model.metrics, None, *replica.trainable_variables]

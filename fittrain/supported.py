@@ -1,23 +1,25 @@
 """Which models, losses and metrics are exact on several ranks; the others are refused by name.
 
-Exactness rests on two things: losses are means over samples, so that ranks can be weighted by their
-sample counts, and updates go through `Trainer.train_step`, where gradients are averaged.
+Exactness rests on two things: losses are made of those of single samples, so that ranks can be
+weighted by their sample counts, and updates go through one door, where gradients are averaged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from fittrain.errors import ArgumentError
+from fittrain.loss_parts import LossParts
 
-MEAN_REDUCTIONS = ("sum_over_batch_size", "mean")
 NOT_A_MEAN = (keras.losses.Dice, keras.losses.Tversky)
 """Keras losses that are a ratio of sums over the whole batch."""
 
 
-def check_construction(model: Any, optimizer: Any, loss: Any, metrics: Any) -> None:
+def check_construction(model: Any, compile_arguments: Mapping[str, Any]) -> None:
     """Refuses what is no model, and a compile that is only half given.
 
     Raises:
@@ -28,16 +30,17 @@ def check_construction(model: Any, optimizer: Any, loss: Any, metrics: Any) -> N
             "`model` must be a keras.Model or a function that returns one. "
             f"Received: {type(model).__name__}."
         )
-    if (optimizer is None) != (loss is None) or (metrics is not None and loss is None):
+    given = {name for name, value in compile_arguments.items() if value is not None}
+    if given and not {"optimizer", "loss"} <= given:
+        received = ", ".join(f"{name}={compile_arguments[name]!r}" for name in compile_arguments)
         raise ArgumentError(
             "`optimizer`, `loss` and `metrics` compile the model: give optimizer and loss, "
-            "or none of the three with a compiled model. "
-            f"Received: optimizer={optimizer!r}, loss={loss!r}, metrics={metrics!r}."
+            f"or none of them with a compiled model. Received: {received}."
         )
 
 
 def check_model(model: Any) -> None:
-    """Refuses what is not a compiled Keras model with steps and losses that can be averaged.
+    """Refuses what is not a compiled Keras model with losses that can be averaged.
 
     Raises:
         ArgumentError: naming what to change.
@@ -51,47 +54,69 @@ def check_model(model: Any) -> None:
             "`model` is not compiled. Give Trainer an `optimizer` and a `loss`, "
             "or call `model.compile` first."
         )
-    for method in ("train_step", "test_step", "predict_step"):
-        if getattr(type(model), method).__module__.partition(".")[0] != "keras":
-            raise ArgumentError(
-                f"`{type(model).__name__}.{method}` would update or measure on this rank alone. "
-                "Override `train_step` or `compute_loss` of a fittrain.Trainer instead."
-            )
     for loss in keras.tree.flatten(model.loss):
         check_loss(loss)
 
 
 def check_loss(loss: Any) -> None:
-    """Refuses losses that are no mean over samples.
+    """Refuses losses that are not made of those of single samples.
 
     Raises:
         ArgumentError: naming the loss and what to use.
     """
     resolved = keras.losses.get(loss) if isinstance(loss, str) else loss
     name = getattr(resolved, "name", getattr(resolved, "__name__", str(resolved)))
-    ratio = isinstance(resolved, NOT_A_MEAN) or name in ("dice", "tversky")
-    reduction = getattr(resolved, "reduction", "sum_over_batch_size")
-    if ratio or reduction not in MEAN_REDUCTIONS:
-        what = f"{name}" if ratio else f"{type(resolved).__name__}(reduction={reduction!r})"
+    axis = getattr(resolved, "axis", None)
+    samples_apart = axis is not None and 0 not in np.atleast_1d(axis)
+    if (isinstance(resolved, NOT_A_MEAN) and not samples_apart) or name in ("dice", "tversky"):
         raise ArgumentError(
-            "`loss` must be reduced to the mean over samples, since ranks are weighted by "
-            f"their sample counts. Received: {what}. "
-            "Use a loss of single samples with reduction='sum_over_batch_size'."
+            "`loss` must be made of the losses of single samples, so that ranks can be put "
+            f"together by their sample counts. Received: {name}, a ratio of sums over the whole "
+            "batch. Give it `axis` without 0, such as axis=(1, 2, 3), to take it sample by sample."
         )
 
 
-def check_masks(outputs: Any, size: int) -> None:
-    """Refuses masked outputs on several ranks.
-
-    Keras divides a masked loss by the steps that are valid, whose number differs between ranks.
+def check_parts(losses: LossParts, size: int, accumulate_steps: int) -> None:
+    """Refuses losses whose parts cannot be put together, where there are several parts.
 
     Raises:
-        ArgumentError: if an output carries a mask and there are several ranks.
+        ArgumentError: naming what to change.
     """
-    masked = [o for o in keras.tree.flatten(outputs) if getattr(o, "_keras_mask", None) is not None]
-    if masked and size > 1:
+    if losses.has_loose and size * accumulate_steps > 1:
         raise ArgumentError(
-            "`model` has an output with a mask, whose loss is a mean over valid steps and not over "
-            "samples, so parts of a batch cannot be put together by their sample counts. Drop the "
-            "mask before the output and give the valid steps as `sample_weight`."
+            "`compute_loss`, or a loss inside another one, is a sum, or a mean over valid steps or "
+            "weights and not over samples, so the parts of a batch cannot be put together by their "
+            "sample counts. Give it to `compile` as a loss of its own, with `loss_weights`."
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses optimizers that would not do the same update on any number of ranks.
+
+    Raises:
+        ArgumentError: naming what to change.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps:
+        raise ArgumentError(
+            f"`{type(inner).__name__}(gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps})` gives all batches the same weight and loses "
+            "the last ones. Use `Trainer(accumulate_steps=...)`: it divides each update's batch."
+        )
+
+
+def check_trainable(model: keras.Model) -> None:
+    """Refuses weights that became trainable after the optimizer was built.
+
+    Raises:
+        ArgumentError: naming the first of them.
+    """
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    known = inner._trainable_variables_indices
+    unknown = [v for v in model.trainable_variables if inner._var_key(v) not in known]
+    if unknown:
+        raise ArgumentError(
+            f"`{unknown[0].path}` became trainable after the optimizer was built for "
+            f"{len(known)} variables. Compile the model again, as Keras asks for: "
+            "`trainer.model.compile(optimizer=..., loss=...)`."
         )

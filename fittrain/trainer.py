@@ -5,6 +5,7 @@ Who owns what:
 =====================  =========================================================
 `plan`                 the arguments, checked, as numbers and data
 `loop`                 the order of events in an epoch
+`preparation`          everything before the first update
 `session`              launcher, communicator, threads, seeds, logs, supervision
 `data.arrays`          the arrays and how rows are gathered
 `data.sampler`         which rows each rank uses in each update
@@ -14,7 +15,9 @@ Who owns what:
 `metrics`              values over all ranks
 `statistics`           batch normalisation's averages over all ranks
 `supported`            which models and losses are exact on several ranks
-`start_state`          building, comparing and broadcasting the first state
+`building`             the compiled model, its precision and clipping
+`trial`                building everything and trying it before the first update
+`start_state`          comparing and broadcasting the first state
 `callback`             which callbacks run on which rank
 =====================  =========================================================
 
@@ -27,7 +30,6 @@ Synopsis::
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -36,22 +38,20 @@ from typing import Any
 import keras
 
 from fittrain import callback as callback_rules
-from fittrain import session, start_state
+from fittrain import session
+from fittrain.building import Recipe
 from fittrain.comm.base import Communicator
-from fittrain.config import FitConfig, check_run_dir
+from fittrain.config import FitConfig, StepConfig, check_run_dir
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import check_steps_per_execution
 from fittrain.data.split import split_validation
-from fittrain.export import check_model_path, write_model, write_text
-from fittrain.hooks import StepHooks
-from fittrain.loop import Loop
+from fittrain.export import check_model_path, write_model
 from fittrain.plan import FitPlan, make_sampler, resolve_verbose
-from fittrain.step import StepProgram
-from fittrain.supported import check_construction, check_model
-from fittrain.versions import versions
+from fittrain.preparation import Preparation
+from fittrain.supported import check_construction
 
 
-class Trainer(StepHooks):
+class Trainer(Preparation):
     """Trains a Keras model on all ranks of a job as one process would train it.
 
     The global batch of every update is the same for every number of ranks; gradients are averaged
@@ -61,8 +61,17 @@ class Trainer(StepHooks):
     Args:
         model: a Keras model, or a function without arguments that returns one.
         optimizer: a Keras optimizer or its name. None: the model is compiled already.
-        loss: a Keras loss, its name, or a function; reduced to the mean over the batch.
-        metrics: as for Keras's `compile`.
+        loss: a Keras loss, its name, or a function, as for Keras's `compile`.
+        metrics: as for Keras's `compile`; so are `loss_weights` and `weighted_metrics`.
+        precision: "float32", "mixed_float16" or "mixed_bfloat16", in which the layers that a model
+            function makes compute. None: as Keras is configured.
+        accumulate_steps: micro-batches into which each rank's part of a batch is divided, to save
+            memory. An update still takes `batch_size` samples, and is the same to rounding.
+        clip_norm: largest global norm of the averaged gradient; larger ones are scaled down.
+        wire_dtype: "float16" sends gradients in half precision, scaled so that they neither
+            overflow nor vanish. None sends them as they are.
+        fused_updates: whether TensorFlow's fused kernels do the update of SGD, Adam and AdamW,
+            equal to Keras's to rounding.
         backend: "auto", "horovod", "mpi", "local", or a `Communicator`.
         steps_per_execution: updates in one call of the compiled program. "auto" takes as many as
             last about a quarter of a second, or 1 where a callback looks at single batches.
@@ -87,57 +96,33 @@ class Trainer(StepHooks):
         optimizer: Any = None,
         loss: Any = None,
         metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        precision: str | None = None,
+        accumulate_steps: int = 1,
+        clip_norm: float | None = None,
+        wire_dtype: str | None = None,
+        fused_updates: bool = True,
         backend: str | Communicator = "auto",
         steps_per_execution: int | str = "auto",
         seed: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_construction(model, optimizer, loss, metrics)
+        compiled = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        compiled |= {"loss_weights": loss_weights, "weighted_metrics": weighted_metrics}
+        check_construction(model, compiled)
         check_steps_per_execution(steps_per_execution)
-        self._model_or_builder = model
-        self._compile_arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        self.step_config = StepConfig(
+            accumulate_steps, clip_norm, precision, wire_dtype, fused_updates
+        )
+        self._recipe = Recipe(model, compiled, self.step_config)
         self._backend = backend
         session.prefer(backend)
         self._steps_per_execution = steps_per_execution
         self._seed = seed
         self.run_dir = check_run_dir(run_dir)
-        self._session: session.Session | None = None
-        self._model: keras.Model | None = None
-
-    @property
-    def session(self) -> session.Session:
-        """What `fittrain.init` started; starts it when needed. Collective the first time."""
-        if self._session is None:
-            self._session = session.start(self._backend, seed=self._seed, run_dir=self.run_dir)
-            self.run_dir = self.run_dir or self._session.run_dir
-        return self._session
-
-    @property
-    def seed(self) -> int:
-        """The base of this trainer's shuffling."""
-        return self.session.seed if self._seed is None else self._seed
-
-    @property
-    def communicator(self) -> Communicator:
-        """How this rank talks to the others."""
-        return self.session.communicator
-
-    @property
-    def model(self) -> keras.Model:
-        """The compiled model, not necessarily built; made when first needed."""
-        if self._model is None:
-            self._model = self._make_model()
-        return self._model
-
-    def _make_model(self) -> keras.Model:
-        given = self._model_or_builder
-        with self.communicator.scope():
-            model = given if isinstance(given, keras.Model) else given()
-            if isinstance(model, keras.Model) and self._compile_arguments["loss"] is not None:
-                # The exchange between ranks does not run inside XLA.
-                model.compile(**self._compile_arguments, jit_compile=False)
-        check_model(model)
-        return model
+        self._session = None
+        self._model = None
 
     def fit(  # noqa: PLR0913 - Keras's signature
         self,
@@ -211,7 +196,7 @@ class Trainer(StepHooks):
                 sampler = make_sampler(source.length, config, communicator, self.seed)
                 plan = FitPlan(config, source, sampler, held_out)
             names = [type(callback).__name__ for callback in chosen]
-            loop = self._prepare(source, {**plan.numbers(), "callbacks": names})
+            loop = self._prepare([source, held_out], {**plan.numbers(), "callbacks": names})
             self._write_run_file(plan)
             with self.session.supervisor.guard():
                 running = callback_rules.assemble(
@@ -262,7 +247,7 @@ class Trainer(StepHooks):
                 chosen = callback_rules.check(callbacks, self.run_dir)
                 verbose = resolve_verbose(verbose)
                 source = ArraySource(x, y, sample_weight)
-            loop = self._prepare(source, {**asdict(config), **source.describe()})
+            loop = self._prepare([source], {**asdict(config), **source.describe()})
             with self.session.supervisor.guard():
                 running = callback_rules.assemble(
                     chosen,
@@ -305,7 +290,8 @@ class Trainer(StepHooks):
                 chosen = callback_rules.check(callbacks, self.run_dir)
                 verbose = resolve_verbose(verbose)
                 source = ArraySource(x)
-            loop = self._prepare(source, {**asdict(config), **source.describe()})
+            numbers = {**asdict(config), **source.describe()}
+            loop = self._prepare([source], numbers, with_loss=False)
             with self.session.supervisor.guard():
                 parts = loop.predict_parts(source, config.batch_size_global(communicator.size))
                 running = callback_rules.assemble(
@@ -330,48 +316,3 @@ class Trainer(StepHooks):
             target = check_model_path(path)
             if communicator.is_chief:
                 write_model(self.model, target)
-
-    def _prepare(self, source: ArraySource, numbers: dict[str, Any]) -> Loop:
-        """Collective: the model built, ranks compared, rank 0's state everywhere."""
-        communicator = self.communicator
-        with communicator.together():
-            check_model(self.model)
-            program = self._built_for(source)
-        common = {
-            **versions(),
-            **numbers,
-            "seed": self.seed,
-            "steps_per_execution": self._steps_per_execution,
-            **start_state.describe(self.model),
-        }
-        communicator.agree(common)
-        start_state.broadcast(self.model, communicator)
-        return Loop(program, self.session.supervisor, self._steps_per_execution)
-
-    def _built_for(self, source: ArraySource) -> StepProgram:
-        """The program of a model that is built and tried with data like this."""
-        program, rows = self._program, source.describe_rows()
-        if program is None or not program.is_current() or rows not in program.known_data:
-            start_state.build(self.model, source, self.communicator.size)
-        if program is None or not program.is_current():
-            program = StepProgram(self.model, self.communicator, self)
-        program.known_data.add(rows)
-        self._program = program
-        return program
-
-    def _write_run_file(self, plan: FitPlan) -> None:
-        """Collective: RUN/run.json, what this run is; rank 0 writes."""
-        communicator = self.communicator
-        with communicator.together():
-            if self.run_dir is None or not communicator.is_chief:
-                return
-            content = {
-                "fit": plan.numbers(),
-                "updates_per_epoch": plan.sampler.updates,
-                "seed": self.seed,
-                "backend": communicator.name,
-                "ranks": communicator.size,
-                "threads_per_rank": self.session.threads_per_rank,
-                "versions": versions(),
-            }
-            write_text(self.run_dir / "run.json", json.dumps(content, indent=2, default=str))

@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from cases import case, message_of
+from cases import case
 
 import fittrain
 from fittrain.testing import digest
@@ -69,26 +69,6 @@ def batch_norm_statistics_without_a_part_of_the_last_batch(folder):
     x = column(0, 3, 6, 9)
     trainer.fit(x, x, batch_size=3, shuffle=False, verbose=0)
     return moving_mean(trainer.model)
-
-
-@case(1, 2, backends=("mpi",))
-def masked_outputs(folder):
-    def build():
-        keras.utils.set_random_seed(3)
-        embedding = keras.layers.Embedding(4, 2, mask_zero=True)
-        return keras.Sequential(
-            [keras.Input((3,), dtype="int32"), embedding, keras.layers.Dense(1)]
-        )
-
-    x = np.asarray([[1, 2, 0], [3, 0, 0], [1, 1, 1], [2, 3, 0]], "int32")
-    y = np.arange(12, dtype="float32").reshape(4, 3, 1)
-    settings = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
-    trainer = fittrain.Trainer(build, optimizer=keras.optimizers.SGD(0.1), loss="mse")
-    refusal = message_of(lambda: trainer.fit(x, y, **settings))
-    plain = build()
-    plain.compile(keras.optimizers.SGD(0.1), "mse")
-    plain.fit(x, y, **settings)
-    return [refusal, largest_difference(trainer.model.get_weights(), plain.get_weights())]
 
 
 @case(1, 2, backends=("mpi",))

@@ -35,6 +35,13 @@ class At(keras.callbacks.Callback):
             self.action()
 
 
+class Infinite(fittrain.Trainer):
+    """Every loss is infinite."""
+
+    def compute_loss(self, x, y, y_pred, sample_weight):
+        return super().compute_loss(x, y, y_pred, sample_weight) * float("inf")
+
+
 def note_fault():
     """When it happened: how long the job lives on is what tests measure."""
     Path(run_dir, "fault").write_text(str(time.time()))
@@ -67,6 +74,9 @@ ACTIONS = {
 
 trainer_class = BoomInData if trial == "data" else Ledger
 TRAINER = probe_trainer(trainer=trainer_class, run_dir=run_dir)
+if trial == "infinite":
+    TRAINER = probe_trainer(trainer=Infinite, precision="mixed_float16", run_dir=run_dir)
+    X = np.ones((800, 1), "float32")
 if trial == "frozen_drift":
     layers = [keras.layers.Dense(1, name="frozen", trainable=False), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((1,)), *layers])

@@ -23,18 +23,6 @@ def test_batch_norm_statistics_do_not_count_a_part_that_is_empty(ranks, mean):
     assert same(cases(ranks, "mpi")[name]) == mean
 
 
-def test_outputs_with_a_mask_train_on_one_rank_as_in_keras():
-    refusal, difference = same(cases(1, "mpi")["masked_outputs"])
-    assert refusal == ["nothing", ""]
-    assert difference < 1e-6
-
-
-def test_outputs_with_a_mask_are_refused_on_several_ranks():
-    (kind, message), _ = same(cases(2, "mpi")["masked_outputs"])
-    assert kind == "ArgumentError"
-    assert "`model` has an output with a mask" in message
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_weights_averaged_over_updates_become_the_weights_as_in_keras(ranks):
     assert same(cases(ranks, "mpi")["averaged_weights"]) < 1e-6

@@ -21,10 +21,11 @@ def main(folder: str, backend: str) -> None:
         importlib.import_module(path.stem)
     rank, size = fittrain.rank(), fittrain.size()
     results: dict[str, object] = {}
+    only = os.environ.get("ONLY", "").split(",") if os.environ.get("ONLY") else []
     for case in cases.CASES:
         if size not in case.ranks or backend not in case.backends:
             continue
-        if os.environ.get("ONLY") not in (None, case.function.__name__):
+        if only and case.function.__name__ not in only:
             continue
         try:
             results[case.function.__name__] = case.function(Path(folder))

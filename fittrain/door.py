@@ -1,0 +1,314 @@
+"""The one door to the weights: gradients in, the same update on every rank out.
+
+The order inside an update: accumulate the micro-batches of this rank, reduce over ranks, un-scale
+and clip the global gradient, apply. What cannot be exact this way is refused while it is traced.
+
+Synopsis::
+
+    with door.update(stop) as update:
+        ...                                   # the step calls door.apply_gradients
+    update.stop                               # votes of all ranks
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fittrain.batch import Batch, required
+from fittrain.comm.base import Communicator, on_all_ranks
+from fittrain.config import SKIPPED_UPDATES_LIMIT, StepConfig
+from fittrain.errors import ArgumentError
+from fittrain.replica import Replica
+from fittrain.written import is_call, written_variables
+
+
+class Update:
+    """One update being traced.
+
+    Args:
+        stop: whether a rank asked to stop so far, a scalar, more than 0 if so.
+
+    Attributes:
+        applied: how often the step of this (micro-)batch has handed gradients over.
+        window: gradients gathered over micro-batches, or None.
+        graph: where it is traced, or None.
+        has_nested: whether gradients came from a function that the step calls.
+    """
+
+    def __init__(self, stop: tf.Tensor) -> None:
+        self.stop = stop
+        self.applied = 0
+        self.window: Window | None = None
+        self.graph = current_graph()
+        self.has_nested = False
+
+
+class Window:
+    """Gradients of several micro-batches, each weighted by its samples.
+
+    Args:
+        variables: what they may belong to.
+    """
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)
+        self.sums = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+        self.weight = tf.constant(0.0)
+        self.optimizer: Any = None
+        self._places = {id(variable): place for place, variable in enumerate(variables)}
+        self._touched: set[int] = set()
+
+    @property
+    def state(self) -> list[tf.Tensor]:
+        """What a loop over micro-batches carries along."""
+        return [self.weight, *self.sums]
+
+    @state.setter
+    def state(self, values: Sequence[tf.Tensor]) -> None:
+        self.weight, *self.sums = values
+
+    def add(
+        self, gradients: Sequence[Any], variables: Sequence[Any], weight: tf.Tensor, optimizer: Any
+    ) -> None:
+        """Adds the gradients of one micro-batch."""
+        for gradient, variable in zip(gradients, variables, strict=True):
+            place = self._places.get(id(variable))
+            if place is None:
+                raise ArgumentError(
+                    "`apply_gradients` with `accumulate_steps` takes trainable variables of the "
+                    f"trainer's model. Received: {getattr(variable, 'path', variable)!r}."
+                )
+            if gradient is not None:
+                self._touched.add(place)
+                self.sums[place] = _add_weighted(self.sums[place], gradient, weight)
+        self.weight = self.weight + weight
+        self.optimizer = optimizer
+
+    def means(self) -> list[tf.Tensor | None]:
+        """The mean over this rank's samples, None where no micro-batch gave a gradient."""
+        return [
+            tf.math.divide_no_nan(total, tf.cast(self.weight, total.dtype))
+            if place in self._touched
+            else None
+            for place, total in enumerate(self.sums)
+        ]
+
+
+class Door:
+    """Reduces gradients over ranks and applies them.
+
+    Args:
+        communicator: how ranks talk.
+        replica: the models and optimizers; its trainable variables go through here alone.
+        config: accumulation and the like.
+
+    Attributes:
+        stop_request: more than 0 if this rank asks to stop.
+        skipped_in_a_row: updates that loss scaling has left out since the last that was applied.
+        is_applying: whether an optimizer is at work.
+        is_loss_scaled: whether the step under way has scaled its loss.
+        is_trial: whether steps are only tried out: optimizers are built and remembered.
+    """
+
+    def __init__(self, communicator: Communicator, replica: Replica, config: StepConfig) -> None:
+        self.communicator = communicator
+        self.replica = replica
+        self.config = config
+        self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
+        self.skipped_in_a_row = tf.Variable(0, trainable=False, name="skipped_in_a_row")
+        self._nested_stop = tf.Variable(0.0, trainable=False, name="nested_stop")
+        self.is_applying = False
+        self.is_loss_scaled = False
+        self.is_trial = False
+        self._update = Update(tf.constant(0.0))
+        self._own_writes: set[tuple[Any, str]] = set()
+        self._step_graph: Any = None
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether the step under way has handed gradients over."""
+        return self._update.applied > 0
+
+    def begin_step(self) -> None:
+        """In the graph: before the step of each batch or micro-batch."""
+        self._update.applied = 0
+        self._step_graph = current_graph()
+        self.is_loss_scaled = False
+
+    @contextlib.contextmanager
+    def update(self, stop: tf.Tensor) -> Iterator[Update]:
+        """In the graph: the scope of one update."""
+        self._update = Update(stop)
+        self._own_writes = set()
+        yield self._update
+        if self._update.has_nested:
+            self._update.stop = tf.maximum(self._update.stop, self._nested_stop)
+            self._nested_stop.assign(0.0)
+
+    def open_window(self) -> Window:
+        """In the graph: gathers gradients from now on, until `close_window`."""
+        self._update.window = Window(self.replica.models[0].trainable_variables)
+        return self._update.window
+
+    def close_window(self) -> None:
+        """Collective, in the graph: one update from all that was gathered."""
+        window, self._update.window = self._update.window, None
+        if window is not None and window.optimizer is not None:
+            self._reduce_and_apply(
+                window.means(), window.variables, window.optimizer, window.weight
+            )
+
+    def apply_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any
+    ) -> None:
+        """Collective, in the graph: averages over all samples of all ranks, then applies.
+
+        Args:
+            gradients: of the mean loss of this rank's batch, or None entries.
+            variables: what they belong to, in the same order.
+            optimizer: whose `apply` gets the means.
+        """
+        batch = required("apply_gradients")
+        self._check(gradients, variables, optimizer, batch)
+        self._update.applied += 1
+        if self.config.accumulate_steps > 1:
+            self._check_single()
+        if self.is_trial:
+            self.replica.add(optimizer)
+            if not optimizer.built:
+                optimizer.build(list(variables))
+        elif self._update.window is None:
+            self._reduce_and_apply(gradients, variables, optimizer, batch.count)
+        else:
+            self._update.window.add(gradients, variables, batch.count, optimizer)
+
+    def check_all_writes(self) -> None:
+        """In the graph: refuses a step that changes a trainable weight around this door.
+
+        Raises:
+            ArgumentError: naming the variable.
+        """
+        graph = current_graph()
+        if graph is None:
+            return
+        trainable = self.replica.trainable_variables
+        for variable, operation in written_variables(graph, trainable):
+            # A function that the step calls may hold the door's writes inside.
+            is_own = is_call(operation) and any(other is not graph for other, _ in self._own_writes)
+            if (graph, operation.name) not in self._own_writes and not is_own:
+                raise on_all_ranks(
+                    ArgumentError(
+                        f"`train_step` changes `{variable.path}` by itself, which would train "
+                        "this rank alone. Hand gradients to `self.apply_gradients`, or to an "
+                        "optimizer's `apply`. A weight that is no one's to train, such as a target "
+                        "network's, needs `trainable=False`."
+                    )
+                )
+
+    def _check(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any, batch: Batch
+    ) -> None:
+        if len(gradients) != len(variables):
+            raise on_all_ranks(
+                ArgumentError(
+                    "`gradients` and `variables` must belong together, one to one. "
+                    f"Received: {len(gradients)} gradients and {len(variables)} variables."
+                )
+            )
+        if not batch.is_training:
+            raise on_all_ranks(
+                ArgumentError("`apply_gradients` was called in evaluation. Call it in training.")
+            )
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not self.is_loss_scaled:
+            raise on_all_ranks(
+                ArgumentError(
+                    "`optimizer` divides gradients by its loss scale, and the loss was not scaled. "
+                    "Take gradients of `self.scale_loss(loss)` (of `optimizer.scale_loss(loss)` in "
+                    "a model's own `train_step`)."
+                )
+            )
+
+    def _check_single(self) -> None:
+        if self._update.applied > 1:
+            raise on_all_ranks(
+                ArgumentError(
+                    "`accumulate_steps` gathers the gradients of one update, and this `train_step` "
+                    "makes several, of which later ones depend on earlier ones. "
+                    "Set accumulate_steps=1 and use a smaller batch."
+                )
+            )
+        if current_graph() is not self._step_graph:
+            raise on_all_ranks(
+                ArgumentError(
+                    "`accumulate_steps` needs gradients from the step itself, and this "
+                    "`train_step` computes them in a tf.function of its own. Call it without."
+                )
+            )
+
+    def _reduce_and_apply(
+        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any, weight: tf.Tensor
+    ) -> None:
+        # The control word travels along: a stop asked for on any rank holds for all.
+        means, _, (stop,) = self.communicator.weighted_mean(
+            gradients,
+            weight=weight,
+            sums=[self.stop_request],
+            name=required("apply_gradients").name_collective("gradients"),
+        )
+        self._vote(stop)
+        with self._applying(variables):
+            applied_before = tf.identity(optimizer.iterations.value)
+            optimizer.apply(means, variables)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            self._count_skipped(optimizer.iterations.value > applied_before)
+
+    def _count_skipped(self, is_applied: tf.Tensor) -> None:
+        """Every rank has seen the reduced gradients and skipped alike; counts it."""
+        skipped = tf.where(is_applied, 0, self.skipped_in_a_row + 1)
+        self.skipped_in_a_row.assign(skipped)
+        is_hopeless = tf.cast(skipped >= SKIPPED_UPDATES_LIMIT, tf.float32)
+        self._vote(is_hopeless)
+
+    def _vote(self, stop: tf.Tensor) -> None:
+        if current_graph() is self._update.graph:
+            self._update.stop = tf.maximum(self._update.stop, stop)
+        else:
+            # A tensor cannot leave the function that the step calls; a variable can.
+            self._update.has_nested = True
+            self._nested_stop.assign(tf.maximum(self._nested_stop, stop))
+
+    @contextlib.contextmanager
+    def _applying(self, variables: Sequence[Any]) -> Iterator[None]:
+        graph = current_graph()
+        before = _writers(graph, variables)
+        self.is_applying = True
+        try:
+            yield
+        finally:
+            self.is_applying = False
+        self._own_writes |= {(graph, name) for name in _writers(graph, variables) - before}
+
+
+def current_graph() -> Any:
+    """The graph under construction; None where operations run at once."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _writers(graph: Any, variables: Sequence[Any]) -> set[str]:
+    """Names of the operations of a graph that change variables."""
+    if graph is None:
+        return set()
+    return {operation.name for _, operation in written_variables(graph, variables)}
+
+
+def _add_weighted(total: tf.Tensor, gradient: Any, weight: tf.Tensor) -> tf.Tensor:
+    weight = tf.cast(weight, total.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.math.multiply_no_nan(tf.cast(gradient.values, total.dtype), weight)
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], values)
+    return total + tf.math.multiply_no_nan(tf.cast(gradient, total.dtype), weight)

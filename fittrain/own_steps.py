@@ -1,0 +1,96 @@
+"""Models that bring their own Keras `train_step`, `test_step` or `predict_step`.
+
+Such a step returns logs. A value that is a metric's result is taken from the metric's state added
+up over ranks; any other is, as in Keras, the last batch's, here averaged over its samples.
+
+Synopsis::
+
+    steps = OwnSteps(model, board)
+    steps.get("train")                  # the method, or None where it is Keras's
+    steps.run("train", batch.data)      # in the graph
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fittrain.batch import required
+from fittrain.metrics import LastValue, MetricBoard
+
+METHODS = {"train": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+
+
+class OwnSteps:
+    """The steps that a model defines itself.
+
+    Args:
+        model: a compiled model.
+        board: told which logs the steps return.
+    """
+
+    def __init__(self, model: keras.Model, board: MetricBoard) -> None:
+        self.model = model
+        self.board = board
+
+    def get(self, name: str) -> Callable[[Any], Any] | None:
+        """The model's own method for "train", "evaluate" or "predict"; None if it is Keras's."""
+        method = getattr(self.model, METHODS[name])
+        return None if type_of_definition(method).startswith("keras.") else method
+
+    def run(self, name: str, data: Any) -> tf.Tensor:
+        """In the graph: runs a step and keeps what it returns for the logs.
+
+        Returns:
+            The last of the returned values that are called a loss, or 0.
+        """
+        step = self.get(name)
+        with _results_noted(self.model.metrics) as results:
+            logs = step(data) if step is not None else {}
+        logs = dict(logs) if isinstance(logs, dict) else {"loss": logs}
+        known = self.board.own_logs.setdefault(name, {})
+        for key, value in logs.items():
+            metric = results.get(id(value))
+            if metric is None:
+                metric = known.get(key)
+                if not isinstance(metric, LastValue):
+                    # Outside of the graph, where variables are made.
+                    with tf.init_scope():
+                        metric = LastValue(name=key)
+                metric.update_state(value, sample_weight=required(METHODS[name]).count)
+            known[key] = metric
+        return tf.constant(0.0)
+
+
+def type_of_definition(method: Any) -> str:
+    """Where a method was written, "keras." at the start for Keras's own."""
+    return f"{getattr(method, '__module__', '')}."
+
+
+@contextlib.contextmanager
+def _results_noted(metrics: list[Any]) -> Iterator[dict[int, Any]]:
+    """Notes which tensor is the result of which metric."""
+    found: dict[int, Any] = {}
+    kept: list[Any] = []
+    single = [one for metric in metrics for one in (getattr(metric, "metrics", None) or [metric])]
+
+    def noted(metric: Any, original: Callable[[], Any]) -> Callable[[], Any]:
+        def result() -> Any:
+            value = original()
+            kept.append(value)  # an id is one object's only while that object lives
+            found[id(value)] = metric
+            return value
+
+        return result
+
+    for metric in single:
+        object.__setattr__(metric, "result", noted(metric, metric.result))
+    try:
+        yield found
+    finally:
+        for metric in single:
+            object.__delattr__(metric, "result")
