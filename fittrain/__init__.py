@@ -24,6 +24,7 @@ from fittrain.runtime import host
 from fittrain.version import __version__
 
 if TYPE_CHECKING:
+    from fittrain import optimizers
     from fittrain.api import (
         barrier,
         broadcast_object,
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
         size,
     )
     from fittrain.callback import Callback
+    from fittrain.learning_rate import Warmup
     from fittrain.trainer import Trainer
 
 _HOMES = {
     "Callback": "fittrain.callback",
     "Trainer": "fittrain.trainer",
+    "Warmup": "fittrain.learning_rate",
     "barrier": "fittrain.api",
     "broadcast_object": "fittrain.api",
     "init": "fittrain.api",
@@ -51,12 +54,14 @@ _HOMES = {
 __all__ = [
     "Callback",
     "Trainer",
+    "Warmup",
     "__version__",
     "barrier",
     "broadcast_object",
     "init",
     "is_chief",
     "local_rank",
+    "optimizers",
     "rank",
     "size",
 ]
@@ -68,9 +73,11 @@ with contextlib.suppress(LaunchError):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name != "optimizers":
         raise AttributeError(f"module 'fittrain' has no attribute {name!r}")
     _require_tensorflow()
+    if name == "optimizers":
+        return importlib.import_module("fittrain.optimizers")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

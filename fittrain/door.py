@@ -23,6 +23,7 @@ from fittrain.batch import Batch, required
 from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.config import SKIPPED_UPDATES_LIMIT, StepConfig
 from fittrain.errors import ArgumentError
+from fittrain.rate_control import LearningRateControl
 from fittrain.replica import Replica
 from fittrain.written import is_call, written_variables
 
@@ -112,6 +113,7 @@ class Door:
         skipped_in_a_row: updates that loss scaling has left out since the last that was applied.
         is_applying: whether an optimizer is at work.
         is_loss_scaled: whether the step under way has scaled its loss.
+        learning_rate: what sets the rate of the model's optimizer before each update, if any.
         is_trial: whether steps are only tried out: optimizers are built and remembered.
     """
 
@@ -121,6 +123,7 @@ class Door:
         self.config = config
         self.stop_request = tf.Variable(0.0, trainable=False, name="stop_request")
         self.skipped_in_a_row = tf.Variable(0, trainable=False, name="skipped_in_a_row")
+        self.learning_rate: LearningRateControl | None = None
         self._nested_stop = tf.Variable(0.0, trainable=False, name="nested_stop")
         self.is_applying = False
         self.is_loss_scaled = False
@@ -263,6 +266,8 @@ class Door:
         self._vote(stop)
         with self._applying(variables):
             applied_before = tf.identity(optimizer.iterations.value)
+            if self.learning_rate is not None and optimizer is self.replica.models[0].optimizer:
+                self.learning_rate.before_apply()
             optimizer.apply(means, variables)
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             self._count_skipped(optimizer.iterations.value > applied_before)

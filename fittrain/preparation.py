@@ -17,15 +17,16 @@ from typing import Any
 
 import keras
 
-from fittrain import session, start_state
+from fittrain import learning_rate, session, start_state
 from fittrain.building import Recipe
 from fittrain.comm.base import Communicator
-from fittrain.config import StepConfig
+from fittrain.config import FitConfig, StepConfig
 from fittrain.data.arrays import ArraySource
 from fittrain.export import write_text
 from fittrain.hooks import StepHooks
 from fittrain.loop import Loop
 from fittrain.plan import FitPlan
+from fittrain.rate_control import LearningRateControl
 from fittrain.replica import Replica
 from fittrain.step import StepProgram
 from fittrain.supported import check_model
@@ -44,6 +45,7 @@ class Preparation(StepHooks):
     step_config: StepConfig
     run_dir: Path | None
     _recipe: Recipe
+    _warmup: learning_rate.Warmup | None
     _backend: str | Communicator
     _steps_per_execution: int | str
     _seed: int | None
@@ -73,6 +75,7 @@ class Preparation(StepHooks):
         """The compiled model, not necessarily built; made when first needed."""
         if self._model is None:
             self._model = self._recipe.make(self.communicator)
+            learning_rate.check_warmup(self._warmup, self._model.optimizer)
         return self._model
 
     def _prepare(
@@ -91,6 +94,7 @@ class Preparation(StepHooks):
             **versions(),
             **numbers,
             **asdict(self.step_config),
+            "learning_rate": self._warmup and self._warmup.describe(),
             "seed": self.seed,
             "steps_per_execution": self._steps_per_execution,
             **start_state.describe(program.replica),
@@ -113,7 +117,18 @@ class Preparation(StepHooks):
         program.settle()
         return program
 
-    def _write_run_file(self, plan: FitPlan) -> None:
+    def _start_learning_rate(
+        self, config: FitConfig, updates_per_epoch: int
+    ) -> LearningRateControl | None:
+        """Collective: what sets the rate of each update of a fit, if anything does."""
+        control = learning_rate.start(
+            self._warmup, self.model.optimizer, config, updates_per_epoch, self.communicator
+        )
+        if self._program is not None:
+            self._program.door.learning_rate = control
+        return control
+
+    def _write_run_file(self, plan: FitPlan, derivation: dict[str, Any] | None) -> None:
         """Collective: RUN/run.json, what this run is; rank 0 writes."""
         communicator = self.communicator
         with communicator.together():
@@ -123,6 +138,7 @@ class Preparation(StepHooks):
                 "fit": plan.numbers(),
                 "step": asdict(self.step_config),
                 "updates_per_epoch": plan.sampler.updates,
+                "learning_rate": derivation,
                 "seed": self.seed,
                 "backend": communicator.name,
                 "ranks": communicator.size,

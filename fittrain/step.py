@@ -34,6 +34,7 @@ from fittrain.interception import intercepted
 from fittrain.loss_parts import LossParts
 from fittrain.metrics import MetricBoard
 from fittrain.own_steps import OwnSteps
+from fittrain.rate_control import rate_source
 from fittrain.replica import Replica
 
 
@@ -347,4 +348,5 @@ def _scalar(loss: Any, method: str) -> tf.Tensor:
 def _traced_from(replica: Replica) -> list[Any]:
     """Objects that tracing bakes in; each `compile` makes new metrics."""
     model = replica.models[0]
-    return [model.optimizer, *model.metrics, None, *replica.trainable_variables]
+    own = [model.optimizer, rate_source(model.optimizer)]
+    return [*own, *model.metrics, None, *replica.trainable_variables]

@@ -12,6 +12,7 @@ Who owns what:
 `data.feed`            how many updates one call does; reading ahead
 `hooks`                what subclasses override
 `step`                 the compiled updates; the exchange of gradients
+`learning_rate`        warm-up and scaling with the global batch
 `metrics`              values over all ranks
 `statistics`           batch normalisation's averages over all ranks
 `supported`            which models and losses are exact on several ranks
@@ -38,6 +39,7 @@ from typing import Any
 import keras
 
 from fittrain import callback as callback_rules
+from fittrain import learning_rate as rates
 from fittrain import session
 from fittrain.building import Recipe
 from fittrain.comm.base import Communicator
@@ -63,6 +65,7 @@ class Trainer(Preparation):
         optimizer: a Keras optimizer or its name. None: the model is compiled already.
         loss: a Keras loss, its name, or a function, as for Keras's `compile`.
         metrics: as for Keras's `compile`; so are `loss_weights` and `weighted_metrics`.
+        learning_rate: a `fittrain.Warmup`, or None to leave the optimizer's rate as it is.
         precision: "float32", "mixed_float16" or "mixed_bfloat16", in which the layers that a model
             function makes compute. None: as Keras is configured.
         accumulate_steps: micro-batches into which each rank's part of a batch is divided, to save
@@ -98,6 +101,7 @@ class Trainer(Preparation):
         metrics: Any = None,
         loss_weights: Any = None,
         weighted_metrics: Any = None,
+        learning_rate: rates.Warmup | None = None,
         precision: str | None = None,
         accumulate_steps: int = 1,
         clip_norm: float | None = None,
@@ -115,6 +119,8 @@ class Trainer(Preparation):
         self.step_config = StepConfig(
             accumulate_steps, clip_norm, precision, wire_dtype, fused_updates
         )
+        rates.check_warmup(learning_rate, optimizer or getattr(model, "optimizer", None))
+        self._warmup = learning_rate
         self._recipe = Recipe(model, compiled, self.step_config)
         self._backend = backend
         session.prefer(backend)
@@ -197,8 +203,9 @@ class Trainer(Preparation):
                 plan = FitPlan(config, source, sampler, held_out)
             names = [type(callback).__name__ for callback in chosen]
             loop = self._prepare([source, held_out], {**plan.numbers(), "callbacks": names})
-            self._write_run_file(plan)
-            with self.session.supervisor.guard():
+            control = self._start_learning_rate(config, sampler.updates)
+            self._write_run_file(plan, control.derivation if control else None)
+            with self.session.supervisor.guard(), rates.governing(control):
                 running = callback_rules.assemble(
                     chosen,
                     self,

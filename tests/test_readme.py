@@ -43,7 +43,7 @@ def test_every_command_has_a_test():
         *starting("export"),
     ]
     assert sorted(known) == sorted(COMMANDS)
-    assert len(PROGRAMS) == 2
+    assert len(PROGRAMS) == 3
 
 
 def test_the_example_trains_in_one_process_and_tensorboard_shows_it(tmp_path):
