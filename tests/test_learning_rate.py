@@ -285,6 +285,15 @@ def test_a_state_loaded_between_fits_is_no_change_by_a_user():
     assert four_rank_rates(trainer, 2, 2) == first
 
 
+def test_a_state_loaded_from_a_later_time_is_no_change_by_a_user_either():
+    later, trainer = four_ranks(Warmup(epochs=5)), four_ranks(Warmup(epochs=5))
+    four_rank_rates(later, 2, 4)
+    four_rank_rates(trainer, 2, 1)
+    variables = [variable.numpy() for variable in later.model.optimizer.variables]
+    trainer.model.optimizer.set_weights(variables)
+    assert four_rank_rates(trainer, 2, 2) == pytest.approx([0.34, 0.37, 0.4, 0.4])
+
+
 def test_a_rate_set_before_the_first_fit_is_the_base():
     trainer = four_ranks(Warmup(steps=2))
     trainer.model.optimizer.learning_rate = 0.2
