@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fittrain import fused_updates
 from fittrain.batch import Batch, required
 from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.config import SKIPPED_UPDATES_LIMIT, StepConfig
@@ -268,7 +269,10 @@ class Door:
             applied_before = tf.identity(optimizer.iterations.value)
             if self.learning_rate is not None and optimizer is self.replica.models[0].optimizer:
                 self.learning_rate.before_apply()
-            optimizer.apply(means, variables)
+            if self.config.fused_updates:
+                fused_updates.apply(optimizer, means, variables)
+            else:
+                optimizer.apply(means, variables)
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             self._count_skipped(optimizer.iterations.value > applied_before)
 

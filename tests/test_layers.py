@@ -14,7 +14,7 @@ LAYERS = [
     ["runtime"],
     ["horovod"],
     ["comm"],
-    ["batch", "replica", "written", "optimizers", "rate_control"],
+    ["batch", "replica", "written", "optimizers", "rate_control", "fused_updates"],
     [
         "data",
         "metrics",
