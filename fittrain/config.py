@@ -66,8 +66,21 @@ def check_run_dir(run_dir: Any) -> Path | None:
     return Path(run_dir)
 
 
+def check_wire_dtype(wire_dtype: Any) -> str | None:
+    """The dtype that float32 gradients travel in between ranks; None for float32.
+
+    Raises:
+        ArgumentError: if it is neither None nor "float16".
+    """
+    if wire_dtype not in (None, "float16"):
+        raise ArgumentError(
+            "`wire_dtype` must be 'float16', or None to exchange gradients in their own precision. "
+            f"Received: wire_dtype={wire_dtype!r}."
+        )
+    return None if wire_dtype is None else "float16"
+
+
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-WIRE_DTYPES = (None, "float16")
 
 
 @dataclass(frozen=True)
@@ -101,10 +114,7 @@ class StepConfig:
                 f"`precision` must be one of {PRECISIONS}, or None to take the model's own. "
                 f"Received: precision={self.precision!r}."
             )
-        if self.wire_dtype not in WIRE_DTYPES:
-            raise ArgumentError(
-                f"`wire_dtype` must be None or 'float16'. Received: wire_dtype={self.wire_dtype!r}."
-            )
+        check_wire_dtype(self.wire_dtype)
         if not isinstance(self.fused_updates, bool):
             raise ArgumentError(
                 "`fused_updates` must be True or False. "

@@ -91,14 +91,10 @@ class Window:
         self.weight = self.weight + weight
         self.optimizer = optimizer
 
-    def means(self) -> list[tf.Tensor | None]:
-        """The mean over this rank's samples, None where no micro-batch gave a gradient."""
-        return [
-            tf.math.divide_no_nan(total, tf.cast(self.weight, total.dtype))
-            if place in self._touched
-            else None
-            for place, total in enumerate(self.sums)
-        ]
+    @property
+    def weighted_gradients(self) -> list[tf.Tensor | None]:
+        """Sums of gradients times samples, None where no micro-batch gave a gradient."""
+        return [total if place in self._touched else None for place, total in enumerate(self.sums)]
 
 
 class Door:
@@ -164,7 +160,11 @@ class Door:
         window, self._update.window = self._update.window, None
         if window is not None and window.optimizer is not None:
             self._reduce_and_apply(
-                window.means(), window.variables, window.optimizer, window.weight
+                window.weighted_gradients,
+                window.variables,
+                window.optimizer,
+                window.weight,
+                weighted=True,
             )
 
     def apply_gradients(
@@ -255,7 +255,13 @@ class Door:
             )
 
     def _reduce_and_apply(
-        self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any, weight: tf.Tensor
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        optimizer: Any,
+        weight: tf.Tensor,
+        *,
+        weighted: bool = False,
     ) -> None:
         # The control word travels along: a stop asked for on any rank holds for all.
         means, _, (stop,) = self.communicator.weighted_mean(
@@ -263,6 +269,8 @@ class Door:
             weight=weight,
             sums=[self.stop_request],
             name=required("apply_gradients").name_collective("gradients"),
+            weighted=weighted,
+            wire_dtype=self.config.wire_dtype,
         )
         self._vote(stop)
         with self._applying(variables):

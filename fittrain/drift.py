@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fittrain.comm.base import Communicator, name_ranks, on_all_ranks
+from fittrain.comm.agreement import name_ranks
+from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.errors import DriftError
 
 

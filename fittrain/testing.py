@@ -63,6 +63,11 @@ class RecordingCommunicator(Communicator):
         self.calls.append(("all_reduce", (tuple(flat.shape), flat.dtype.name)))
         return flat * tf.cast(self.size, flat.dtype)
 
+    def all_gather(self, rows: Any, name: str = "rows") -> Any:
+        """Records shape and dtype; the rows of ranks that all hold `rows`."""
+        self.calls.append(("all_gather", (tuple(rows.shape), rows.dtype.name)))
+        return tf.concat([rows] * self.size, 0)
+
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         self.calls.append(("reduce", (op, array.shape)))
         return np.asarray(array * self.size if op == "sum" else array.copy())
@@ -74,6 +79,14 @@ class RecordingCommunicator(Communicator):
 
     def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
         self.calls.append(("broadcast", len(buffer)))
+
+    def gather_rows(self, part: np.ndarray, root: int = 0) -> np.ndarray | None:
+        """Records itself; the rows of ranks that all hold `part`, on `root`."""
+        self.calls.append(("gather_rows", part.shape))
+        return np.concatenate([part] * self.size) if self.rank == root else None
+
+    def _send_bytes(self, buffer: memoryview, source: int, root: int) -> None:
+        self.calls.append(("send", len(buffer)))
 
     def _gather(self, value: Any) -> list[Any]:
         self.calls.append(("gather", None))

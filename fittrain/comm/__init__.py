@@ -12,7 +12,8 @@ import importlib
 import importlib.util
 from typing import Any
 
-from fittrain.comm.base import Communicator, name_ranks
+from fittrain.comm.agreement import name_ranks
+from fittrain.comm.base import Communicator
 from fittrain.errors import ArgumentError
 
 __all__ = ["BACKENDS", "Communicator", "choose", "create", "name_ranks"]

@@ -19,62 +19,19 @@ from __future__ import annotations
 import abc
 import contextlib
 import pickle
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
+from fittrain.comm.agreement import describe_difference, digest, name_ranks
+from fittrain.comm.progress import Progress
 from fittrain.config import BROADCAST_CHUNK_BYTES
 from fittrain.errors import ArgumentError, FittrainError, PeerError, RankMismatchError
 
 Value = TypeVar("Value")
 Error = TypeVar("Error", bound=Exception)
 REDUCTIONS = ("sum", "min", "max")
-
-
-class Progress:
-    """Counts the collectives this rank has entered, for the thread that watches its peers.
-
-    Attributes:
-        entered: collectives entered so far.
-        inside: the one this rank is in now, or None.
-        call: the public call around it, such as "Trainer.fit", or None.
-    """
-
-    def __init__(self) -> None:
-        self.entered = 0
-        self.inside: str | None = None
-        self.call: str | None = None
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def enter(self, what: str) -> Iterator[None]:
-        """Marks this rank as waiting for its peers in `what`; nested marks count once."""
-        with self._lock:
-            outermost = self.inside is None
-            if outermost:
-                self.entered += 1
-                self.inside = what
-        try:
-            yield
-        finally:
-            if outermost:
-                with self._lock:
-                    self.inside = None
-
-    @contextlib.contextmanager
-    def within(self, call: str) -> Iterator[None]:
-        """Names the public call that the next collectives belong to."""
-        outer, self.call = self.call, self.call or call
-        try:
-            yield
-        finally:
-            self.call = outer
-
-    def describe(self) -> str:
-        """What this rank waits in, in words."""
-        return f"`{self.call}` ({self.inside})" if self.call else f"`{self.inside}`"
 
 
 class Communicator(abc.ABC):
@@ -113,12 +70,29 @@ class Communicator(abc.ABC):
         """
 
     @abc.abstractmethod
+    def all_gather(self, rows: Any, name: str = "rows") -> Any:
+        """Collective, in the graph: the rows of all ranks, one rank's after the other.
+
+        Args:
+            rows: shape (n, ...), where n may differ between ranks and may be 0; dtype and the other
+                dimensions are the same on all ranks.
+            name: tells exchanges of one step apart, the same on all ranks.
+
+        Returns:
+            Shape (sum of n over ranks, ...), in rank order, the same on all ranks.
+        """
+
+    @abc.abstractmethod
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         """Collective: element-wise reduction over ranks of a host array."""
 
     @abc.abstractmethod
     def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
         """Collective: fills `buffer` (writable bytes) on every rank with `root`'s."""
+
+    @abc.abstractmethod
+    def _send_bytes(self, buffer: memoryview, source: int, root: int) -> None:
+        """Called on two ranks: fills `buffer` on `root` with that of `source`."""
 
     @abc.abstractmethod
     def _gather(self, value: Any) -> list[Any]:
@@ -151,27 +125,41 @@ class Communicator(abc.ABC):
         weight: Any,
         sums: Sequence[Any] = (),
         name: str = "gradients",
+        *,
+        weighted: bool = False,
+        wire_dtype: str | None = None,
     ) -> tuple[list[Any], Any, list[Any]]:
-        """Collective, in the graph: weighted mean of gradients, and plain sums, in one exchange.
+        """Collective, in the graph: weighted mean of gradients, and plain sums over ranks.
 
-        One flat tensor for each dtype travels; the float32 one carries `weight` and `sums` too.
+        Dense gradients take one exchange for each dtype, and the float32 one carries `weight` and
+        `sums` too. Sparse gradients, and half precision, are preceded by one small exchange.
         `None` entries pass through. A rank whose weight is 0 takes part without influence.
 
         Args:
-            gradients: tensors of any shape, or None, in the same order on all ranks.
+            gradients: tensors of any shape, tf.IndexedSlices or None, in the same order on all
+                ranks.
             weight: scalar; the mean is sum(weight * gradient) / sum(weight) over ranks.
             sums: scalars to be added up over ranks, unweighted.
             name: tells exchanges of one step apart, the same on all ranks.
+            weighted: whether `gradients` are multiplied by their weights already, as sums over
+                several batches are.
+            wire_dtype: "float16" halves what travels of gradients whose sums are float32, and
+                rounds each to 11 bits; None keeps their precision.
 
         Returns:
-            The means in the order of `gradients`, the total weight, and the reduced `sums`.
+            The means in the order of `gradients`, the total weight, and the reduced `sums`. Sparse
+            gradients stay sparse, with every row once, unless their shape alone says that they
+            are no smaller than their table.
+
+        Raises:
+            ArgumentError: if `wire_dtype` is neither None nor "float16", or a sparse gradient has
+                no `dense_shape`.
         """
         from fittrain.comm.flat import reduce_weighted
 
-        def all_reduce(flat: Any) -> Any:
-            return self.all_reduce(flat, name)
-
-        return reduce_weighted(all_reduce, gradients, weight, sums)
+        return reduce_weighted(
+            self, gradients, weight, sums, name, weighted=weighted, wire_dtype=wire_dtype
+        )
 
     def average(self, gradients: Sequence[Any]) -> list[Any]:
         """Collective, in the graph: plain mean over ranks; `None` entries pass through."""
@@ -206,10 +194,7 @@ class Communicator(abc.ABC):
         Raises:
             ArgumentError: if `root` is no rank.
         """
-        if not 0 <= root < self.size:
-            raise ArgumentError(
-                f"`root` must be a rank, from 0 to {self.size - 1}. Received: root={root!r}."
-            )
+        self._check_root(root)
         with self.progress.enter("broadcast"):
             payload = pickle.dumps(value, protocol=5) if self.rank == root else b""
             length = self._broadcast_length(len(payload), root)
@@ -246,6 +231,39 @@ class Communicator(abc.ABC):
         ]
         return np.concatenate(pieces)
 
+    def gather_rows(self, part: np.ndarray, root: int = 0) -> np.ndarray | None:
+        """Collective: every rank's rows on one rank, one part after the other, in rank order.
+
+        Rows go straight to their place, in pieces of `chunk_bytes`: `root` holds the result and its
+        own part, and the other ranks only their own.
+
+        Args:
+            part: this rank's rows, shape (any number, ...).
+            root: the rank that gets them.
+
+        Returns:
+            On `root` shape (sum of numbers over ranks, ...), on the others None.
+
+        Raises:
+            ArgumentError: if `root` is no rank.
+            RankMismatchError: on all ranks, if dtypes or the other dimensions differ.
+        """
+        self._check_root(root)
+        part = np.ascontiguousarray(part)
+        self.agree({"shape of a row": part.shape[1:], "dtype": part.dtype.name})
+        with self.progress.enter("gather rows"):
+            ends = np.cumsum(self._gather(len(part)))
+            whole = np.empty((ends[-1], *part.shape[1:]), part.dtype) if self.rank == root else None
+            for source, end in enumerate(ends):
+                held = part
+                if whole is not None:
+                    held = whole[ends[source - 1] if source else 0 : end]
+                if source == root == self.rank:
+                    held[:] = part
+                elif self.rank in (source, root):
+                    self._send_pieces(held, source, root)
+        return whole
+
     def any(self, flag: bool) -> bool:
         """Collective: whether `flag` is true on at least one rank."""
         return bool(self.reduce(np.asarray([int(flag)], np.int64), "max")[0])
@@ -254,26 +272,24 @@ class Communicator(abc.ABC):
         """Collective: refuses to go on unless all ranks hold the same `values`.
 
         Args:
-            values: what must be equal, by name; small and picklable, compared by `repr`.
+            values: what must be equal, by name; small and picklable, compared by `repr`. Only a
+                checksum travels unless they differ.
 
         Raises:
             RankMismatchError: on all ranks, naming the first difference, its ranks and values.
         """
-        everyone = self.gather(dict(values))
-        for key in dict.fromkeys(key for theirs in everyone for key in theirs):
-            groups: dict[str, list[int]] = {}
-            for rank, theirs in enumerate(everyone):
-                groups.setdefault(repr(theirs.get(key)), []).append(rank)
-            if len(groups) > 1:
-                found = "; ".join(
-                    f"{name_ranks(ranks)}: {value}" for value, ranks in groups.items()
+        own = digest(values)
+        with self.progress.enter("agree"):
+            ends = self._reduce(np.concatenate([own, -own]), "min")
+            if np.array_equal(ends[: own.size], -ends[own.size :]):
+                return
+            difference = describe_difference(self._gather(dict(values)))
+        if difference:
+            raise on_all_ranks(
+                RankMismatchError(
+                    f"{difference} Give every rank the same arguments, data and code."
                 )
-                raise on_all_ranks(
-                    RankMismatchError(
-                        f"`{key}` must be the same on all ranks. Received: {found}. "
-                        "Give every rank the same arguments, data and code."
-                    )
-                )
+            )
 
     def raise_together(self, error: Exception | None) -> None:
         """Collective: if any rank brings an error, all ranks raise.
@@ -308,6 +324,17 @@ class Communicator(abc.ABC):
         self._broadcast_bytes(header.view(np.uint8).data, root)
         return int(header[0])
 
+    def _check_root(self, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise ArgumentError(
+                f"`root` must be a rank, from 0 to {self.size - 1}. Received: root={root!r}."
+            )
+
+    def _send_pieces(self, array: np.ndarray, source: int, root: int) -> None:
+        buffer = array.reshape(-1).view(np.uint8).data
+        for start in range(0, len(buffer), self.chunk_bytes):
+            self._send_bytes(buffer[start : start + self.chunk_bytes], source, root)
+
     def _broadcast_pieces(self, buffer: memoryview, root: int) -> None:
         for start in range(0, len(buffer), self.chunk_bytes):
             self._broadcast_bytes(buffer[start : start + self.chunk_bytes], root)
@@ -322,23 +349,6 @@ def on_all_ranks(error: Error) -> Error:
 def raised_on_all_ranks(error: BaseException) -> bool:
     """Whether every rank raises this error."""
     return bool(getattr(error, "on_all_ranks", False))
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words, runs shortened.
-
-    Example:
-        >>> name_ranks([0, 1, 2, 5])
-        'ranks 0-2, 5'
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
 
 
 def _portable(error: Exception) -> tuple[type[FittrainError], str]:

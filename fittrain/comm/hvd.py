@@ -59,6 +59,21 @@ class HorovodCommunicator(MpiCommunicator):
 
     def all_reduce(self, flat: Any, name: str = "gradients") -> Any:
         """Collective, in the graph: sum over ranks by Horovod."""
-        # Two exchanges of one name at a time would end the job.
-        full_name = f"fittrain.{name}.{flat.dtype.name}"
-        return self._hvd.allreduce(flat, op=self._hvd.Sum, name=full_name)
+        return self._hvd.allreduce(
+            flat, op=self._hvd.Sum, name=_full_name(name, flat), ignore_name_scope=True
+        )
+
+    def all_gather(self, rows: Any, name: str = "rows") -> Any:
+        """Collective, in the graph: rows of all ranks by Horovod."""
+        gathered = self._hvd.allgather(rows, name=_full_name(name, rows), ignore_name_scope=True)
+        gathered.set_shape([None, *rows.shape[1:]])
+        return gathered
+
+
+def _full_name(name: str, tensor: Any) -> str:
+    """The name ranks meet under; two exchanges of one name at a time would end the job.
+
+    Never with the scopes around it: TensorFlow numbers those of branches by what else is in the
+    program, which may be another one on another rank.
+    """
+    return f"fittrain.{name}.{tensor.dtype.name}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fittrain.comm.base import Communicator
+from fittrain.config import check_wire_dtype
 
 
 class LocalCommunicator(Communicator):
@@ -25,23 +26,35 @@ class LocalCommunicator(Communicator):
         """The sum over one rank: the tensor itself."""
         return flat
 
+    def all_gather(self, rows: Any, name: str = "rows") -> Any:
+        """The rows of one rank: the tensor itself."""
+        return rows
+
     def weighted_mean(
         self,
         gradients: Sequence[Any],
         weight: Any,
         sums: Sequence[Any] = (),
         name: str = "gradients",
+        *,
+        weighted: bool = False,
+        wire_dtype: str | None = None,
     ) -> tuple[list[Any], Any, list[Any]]:
-        """The mean over one rank: no copies, and sparse gradients stay sparse."""
-        from fittrain.comm.flat import merge_rows
+        """The mean over one rank: no copies, and nothing travels in any precision."""
+        from fittrain.comm.sparse import divide, merge_rows
 
-        return [merge_rows(gradient) for gradient in gradients], weight, list(sums)
+        check_wire_dtype(wire_dtype)
+        means = [merge_rows(gradient) for gradient in gradients]
+        return [divide(mean, weight) for mean in means] if weighted else means, weight, list(sums)
 
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         return np.array(array)
 
     def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
         """Nobody else to tell."""
+
+    def _send_bytes(self, buffer: memoryview, source: int, root: int) -> None:
+        """Nobody else to send to."""
 
     def _gather(self, value: Any) -> list[Any]:
         return [value]

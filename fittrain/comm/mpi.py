@@ -75,9 +75,21 @@ class MpiCommunicator(Communicator):
         """Collective, in the graph: sum over ranks by MPI_Allreduce on host memory."""
         import tensorflow as tf
 
+        if flat.dtype == tf.float16:
+            return self._sum_halves(flat)
+        # Stateful: TensorFlow runs such operations of one program in the order of the program, so
+        # that exchanges meet in the same order on all ranks.
         total = tf.numpy_function(self._sum, [flat], flat.dtype, stateful=True)
         total.set_shape(flat.shape)
         return total
+
+    def all_gather(self, rows: Any, name: str = "rows") -> Any:
+        """Collective, in the graph: rows of all ranks by MPI_Allgatherv on host memory."""
+        import tensorflow as tf
+
+        gathered = tf.numpy_function(self._gather_rows, [rows], rows.dtype, stateful=True)
+        gathered.set_shape([None, *rows.shape[1:]])
+        return gathered
 
     def _sum(self, flat: np.ndarray) -> np.ndarray:
         total = np.empty_like(flat)
@@ -87,6 +99,53 @@ class MpiCommunicator(Communicator):
             piece = slice(start, start + MESSAGE_ELEMENTS)
             self.world.Allreduce(flat[piece], total[piece], op=self._mpi.SUM)
         return total
+
+    def _sum_halves(self, flat: Any) -> Any:
+        """Every rank adds up one part, in float32, and hands it to all: MPI knows no float16."""
+        import tensorflow as tf
+
+        parts = tf.numpy_function(self._swap_parts, [flat], tf.float16, stateful=True)
+        parts.set_shape([self.size, None])
+        summed = tf.cast(tf.reduce_sum(tf.cast(parts, tf.float32), 0), tf.float16)
+        total = self.all_gather(summed)
+        total.set_shape(flat.shape)
+        return total
+
+    def _swap_parts(self, flat: np.ndarray) -> np.ndarray:
+        """What all ranks have of this rank's part, one of as many as there are ranks."""
+        ends = np.arange(self.size + 1) * flat.size // self.size
+        lengths = np.diff(ends)
+        # As pairs of bytes, to which MPI does nothing.
+        flat = flat.view(np.uint16)
+        parts = np.empty((self.size, lengths[self.rank]), np.uint16)
+        for shift in range(self.size):
+            to, source = (self.rank + shift) % self.size, (self.rank - shift) % self.size
+            sent, received = flat[ends[to] : ends[to + 1]], parts[source]
+            for start in range(0, int(lengths.max()), MESSAGE_ELEMENTS):
+                piece = slice(start, start + MESSAGE_ELEMENTS)
+                self.world.Sendrecv(sent[piece], to, recvbuf=received[piece], source=source)
+        return parts.view(np.float16)
+
+    def _gather_rows(self, rows: np.ndarray) -> np.ndarray:
+        lengths = np.asarray(self.world.allgather(len(rows)))
+        offsets = np.cumsum(lengths) - lengths
+        gathered = np.empty((int(lengths.sum()), *rows.shape[1:]), rows.dtype)
+        row_bytes = int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.itemsize
+        if row_bytes == 0 or len(gathered) == 0:
+            return gathered
+        rows_per_message = max(1, MESSAGE_ELEMENTS * rows.itemsize // row_bytes // self.size)
+        # Counted in rows, so that numbers stay small, and as bytes, whatever the dtype.
+        row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
+        try:
+            for start in range(0, int(lengths.max()), rows_per_message):
+                counts = np.clip(lengths - start, 0, rows_per_message)
+                own = rows[start : start + counts[self.rank]]
+                self.world.Allgatherv(
+                    [own, counts[self.rank], row], [gathered, (counts, offsets + start), row]
+                )
+        finally:
+            row.Free()
+        return gathered
 
     def _reduce(self, array: np.ndarray, op: str) -> np.ndarray:
         own = np.ascontiguousarray(array).reshape(-1)
@@ -100,6 +159,13 @@ class MpiCommunicator(Communicator):
 
     def _broadcast_bytes(self, buffer: memoryview, root: int) -> None:
         self.world.Bcast(np.frombuffer(buffer, np.uint8), root=root)
+
+    def _send_bytes(self, buffer: memoryview, source: int, root: int) -> None:
+        data = np.frombuffer(buffer, np.uint8)
+        if self.rank == root:
+            self.world.Recv(data, source=source)
+        else:
+            self.world.Send(data, dest=root)
 
     def _gather(self, value: Any) -> list[Any]:
         gathered: list[Any] = self.world.allgather(value)

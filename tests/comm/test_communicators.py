@@ -3,8 +3,10 @@ import pytest
 import tensorflow as tf
 
 from fittrain import comm
-from fittrain.comm.base import Progress, name_ranks, raised_on_all_ranks
+from fittrain.comm.agreement import digest, name_ranks
+from fittrain.comm.base import raised_on_all_ranks
 from fittrain.comm.local import LocalCommunicator
+from fittrain.comm.progress import Progress
 from fittrain.errors import ArgumentError, PeerError, RankMismatchError
 from fittrain.testing import RecordingCommunicator
 
@@ -16,7 +18,12 @@ class Scripted(RecordingCommunicator):
         super().__init__(rank=0, size=1 + len(others))
         self.others = list(others)
 
+    def _reduce(self, array, op):
+        theirs = [digest(other) for other in self.others]
+        return np.min([array, *(np.concatenate([d, -d]) for d in theirs)], axis=0)
+
     def _gather(self, value):
+        self.calls.append(("gather", None))
         return [value, *self.others]
 
 
@@ -72,19 +79,26 @@ def test_half_precision_travels_as_float32(dtype):
     assert communicator.calls == [("all_reduce", ((2,), "float32"))]
 
 
-def test_sparse_gradients_are_averaged_densely():
-    gradient = tf.IndexedSlices(tf.constant([[2.0], [3.0]]), tf.constant([1, 1]), [3, 1])
-    means, _, _ = RecordingCommunicator().weighted_mean([gradient], 1.0)
-    assert means[0].numpy().tolist() == [[0.0], [5.0], [0.0]]
-
-
 def test_average_is_the_plain_mean():
     assert RecordingCommunicator().average([tf.constant(3.0), None])[0].numpy() == 3.0
 
 
 def test_equal_values_agree():
     LocalCommunicator().agree({"a": 1})
-    Scripted({"a": 1}, {"a": 1}).agree({"a": 1})
+    Scripted({"b": 2, "a": 1}, {"a": 1, "b": 2}).agree({"a": 1, "b": 2})
+
+
+def test_only_a_checksum_travels_where_ranks_agree():
+    communicator = RecordingCommunicator()
+    communicator.agree({"a": "long" * 1000})
+    assert communicator.calls == [("reduce", ("min", (8,)))]
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"a": 2}, {"a": "1"}, {"b": 1}, {"a": 1, "b": None}, {"a": 1.0}]
+)
+def test_different_descriptions_have_different_checksums(other):
+    assert digest({"a": 1}).tolist() != digest(other).tolist()
 
 
 def test_different_values_name_ranks_and_values():
@@ -126,6 +140,20 @@ def test_large_objects_go_in_pieces():
     communicator.chunk_bytes = 100
     communicator.broadcast_array(np.zeros(250, np.uint8))
     assert communicator.calls == [("broadcast", 100), ("broadcast", 100), ("broadcast", 50)]
+
+
+def test_rows_for_one_rank_are_copied_and_others_get_none():
+    part = np.arange(6.0).reshape(3, 2)
+    whole = LocalCommunicator().gather_rows(part)
+    assert whole.tolist() == part.tolist()
+    assert whole is not part
+    assert RecordingCommunicator(rank=1).gather_rows(part) is None
+    assert RecordingCommunicator().gather_rows(part).shape == (6, 2)
+
+
+def test_rows_for_a_rank_that_is_none_are_refused():
+    with pytest.raises(ArgumentError, match="`root` must be a rank, from 0 to 0. Received: root=1"):
+        LocalCommunicator().gather_rows(np.zeros(1), root=1)
 
 
 def test_progress_counts_outermost_collectives():
