@@ -24,7 +24,7 @@ from fittrain.runtime import host
 from fittrain.version import __version__
 
 if TYPE_CHECKING:
-    from fittrain import optimizers
+    from fittrain import layers, optimizers
     from fittrain.api import (
         barrier,
         broadcast_object,
@@ -51,6 +51,9 @@ _HOMES = {
     "size": "fittrain.api",
 }
 
+_MODULES = ("layers", "optimizers")
+"""What is imported when it is first named, too."""
+
 __all__ = [
     "Callback",
     "Trainer",
@@ -60,6 +63,7 @@ __all__ = [
     "broadcast_object",
     "init",
     "is_chief",
+    "layers",
     "local_rank",
     "optimizers",
     "rank",
@@ -73,11 +77,11 @@ with contextlib.suppress(LaunchError):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES and name != "optimizers":
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module 'fittrain' has no attribute {name!r}")
     _require_tensorflow()
-    if name == "optimizers":
-        return importlib.import_module("fittrain.optimizers")
+    if name in _MODULES:
+        return importlib.import_module(f"fittrain.{name}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -79,6 +79,20 @@ class Replica:
             if id(variable) not in kept and keras.backend.is_float_dtype(variable.dtype)
         ]
 
+    def touched_by_rows(self) -> list[Any]:
+        """State beside weights that a row changes on its own rank; a stand-in row must not.
+
+        What a layer computes from the rows of all ranks is none of it: there a stand-in row has no
+        influence, and a rank without samples must follow the others.
+        """
+        followed = {
+            id(variable)
+            for layer in self.layers()
+            if getattr(layer, "is_the_same_on_all_ranks", False)
+            for variable in layer.non_trainable_weights
+        }
+        return [v for v in self.non_trainable_weights if id(v) not in followed]
+
     def rank_states(self) -> list[Any]:
         """States of stateful layers, which remember the samples of their own rank."""
         return [

@@ -275,7 +275,7 @@ class StepProgram:
     def _one_batch(
         self, batch: Batch, losses: LossParts | None, denominators: Any, has_empty: bool
     ) -> None:
-        touched = [*self.model.metrics_variables, *self.replica.non_trainable_weights]
+        touched = [*self.model.metrics_variables, *self.replica.touched_by_rows()]
         kept = [tf.identity(variable.value) for variable in touched] if has_empty else []
         with self._inside(batch, losses, denominators):
             if batch.is_training:

@@ -24,6 +24,7 @@ LAYERS = [
         "loss_parts",
         "interception",
         "learning_rate",
+        "layers",
     ],
     ["supported", "own_steps", "door", "block"],
     ["supervise", "plan", "callback", "start_state", "building"],
