@@ -205,9 +205,10 @@ class Loop:
     def _agree_on(self, outcome: Outcome, seconds: float, planner: BlockPlanner, step: str) -> Logs:
         """Collective: metric values over all ranks, and one time for all of them to plan by."""
         communicator = self.program.communicator
-        summed = communicator.reduce(np.concatenate([[seconds], outcome.state]))
-        planner.observe(float(summed[0]) / communicator.size, outcome.steps)
-        return self.program.board.results(summed[1:], step)
+        board = self.program.board
+        state, (seconds_of_all,) = board.merge(outcome.state, communicator, sums=[seconds])
+        planner.observe(float(seconds_of_all) / communicator.size, outcome.steps)
+        return board.results(state, step)
 
     def _stop_agreed(self) -> bool:
         """Collective: whether any rank's callbacks asked to stop; then all ranks do."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from fittrain import drift
 from fittrain.comm.base import Communicator
+from fittrain.metrics import describe_merging, single_metrics
 from fittrain.replica import Replica
 from fittrain.runtime.seeds import derive
 
@@ -43,17 +44,17 @@ def describe(replica: Replica) -> dict[str, str]:
     found["optimizer"] = ", ".join(_describe_optimizer(one) for one in replica.optimizers)
     found["number of trainable variables"] = str(len(replica.trainable_variables))
     found["loss"] = _describe_loss(model.loss)
-    found["metrics"] = _describe_metrics(model.metrics)
+    found["metrics"] = _describe_metrics(model)
+    found["merge_over_ranks of the metrics"] = describe_merging(model)
     found["state of the metrics"] = _shapes(model.metrics_variables)
     found["state of the optimizer"] = _shapes([v for o in replica.optimizers for v in o.variables])
     found["number of random generators"] = str(len(replica.seed_states()))
     return found
 
 
-def _describe_metrics(metrics: list[Any]) -> str:
-    # Keras keeps the compiled ones in a container. Automatic names end in a number that counts
-    # what this process has built before.
-    single = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
+def _describe_metrics(model: keras.Model) -> str:
+    # Automatic names end in a number that counts what this process has built before.
+    single = single_metrics(model)
     return ", ".join(f"{type(m).__name__} {re.sub(r'_[0-9]+$', '', m.name)}" for m in single)
 
 

@@ -9,7 +9,8 @@ Synopsis::
 
     program = StepProgram(replica, communicator, hooks, StepConfig())
     outcome = program.train(block)        # outcome.steps updates were applied
-    logs = program.board.results(communicator.reduce(outcome.state))
+    state, _ = program.board.merge(outcome.state, communicator)
+    logs = program.board.results(state)
 """
 
 from __future__ import annotations

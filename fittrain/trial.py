@@ -24,6 +24,7 @@ from fittrain.block import data_key
 from fittrain.comm.local import LocalCommunicator
 from fittrain.data.arrays import ArraySource, feed_dtype
 from fittrain.loss_parts import LossParts, inspect
+from fittrain.metric_trial import check_metrics
 from fittrain.step import StepProgram
 from fittrain.supported import check_optimizer, check_parts, check_trainable
 
@@ -58,6 +59,8 @@ def try_out(program: StepProgram, source: ArraySource, *, with_loss: bool) -> No
         )
     if with_loss:
         check_parts(losses[0], program.communicator.size, program.config.accumulate_steps)
+        if not program.has_own_step:
+            check_metrics(model, source, program.communicator.size)
     for optimizer in program.replica.optimizers:
         check_optimizer(optimizer)
     program.losses[data_key(spec)] = losses[0]

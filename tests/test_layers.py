@@ -26,7 +26,7 @@ LAYERS = [
         "learning_rate",
         "layers",
     ],
-    ["supported", "own_steps", "door", "block"],
+    ["supported", "own_steps", "door", "block", "metric_trial"],
     ["supervise", "plan", "callback", "start_state", "building"],
     ["step", "session"],
     ["trial"],

@@ -82,6 +82,7 @@ def masked():
         [
             keras.Input((5, 2)),
             keras.layers.Masking(),
+            keras.layers.Dense(3, activation="tanh"),
             keras.layers.BatchNormalization(momentum=0.5),
             keras.layers.LSTM(3),
             keras.layers.Dense(1),
