@@ -73,7 +73,7 @@ class Counted:
         """What adding up over ranks would give."""
         # A state that starts at infinity adds up to no number, and is told like any other.
         with np.errstate(invalid="ignore"):
-            return self.first + self.second - self.start
+            return np.asarray(self.first + self.second - self.start)
 
     def adds_up(self, dtype: str) -> bool:
         """Whether the sum over parts is the state after all rows, to rounding."""

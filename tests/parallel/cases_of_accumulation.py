@@ -34,7 +34,7 @@ def ways_to_divide_a_batch(folder):
     return probe_weight(trainer)
 
 
-@case(1, 2, 3)
+@case(2, 3)
 def accumulated_updates(folder):
     """Weight decay, schedules and Adam's counter advance once for each update."""
     model = keras.Sequential(
@@ -71,7 +71,7 @@ def accumulated_updates(folder):
     }
 
 
-@case(1, 2)
+@case(2)
 def accumulated_embedding(folder):
     def build():
         return keras.Sequential(

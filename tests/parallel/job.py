@@ -81,7 +81,7 @@ def cases(ranks: int, backend: str) -> dict[str, list]:
     One job runs them all, since starting TensorFlow takes longer than most of them.
     """
     with tempfile.TemporaryDirectory() as folder:
-        job = mpirun(ranks, str(HERE / "worker.py"), folder, backend, timeout_seconds=300)
+        job = mpirun(ranks, str(HERE / "worker.py"), folder, backend, timeout_seconds=900)
         found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     if job.returncode != 0 or len(found) != ranks or job.survivors:
         finished = sorted({name for one in found for name in one})

@@ -16,7 +16,7 @@ def test_mp_01_an_overflow_on_one_rank_is_skipped_by_all(backend, ranks):
     assert applied == 3
 
 
-@on(1, 2)
+@on(2)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_mp_03_half_precision_trains_and_logs_unscaled_losses(backend, ranks, steps):
     found = same(cases(ranks, backend)["half_precision_probe"])
