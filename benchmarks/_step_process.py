@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from _models import WORKLOADS, Workload, loss_of
+from fittrain import fused_updates, session
 
 Fit = Callable[[int], None]
 
@@ -32,7 +33,7 @@ def main(name: str, way: str, backend: str, folder: str) -> None:
     tell(place / "ready", {"epoch_seconds": time.perf_counter() - started})
     number = 0
     while epochs := wait_for(place / f"go-{number}"):
-        fittrain.api.session.current().communicator.barrier()
+        session.current().communicator.barrier()
         started = time.perf_counter()
         fit(epochs)
         rate = len(y) * epochs / (time.perf_counter() - started)
@@ -58,8 +59,6 @@ def by_fittrain(workload: Workload, x, y) -> Fit:
 
 
 def by_fittrain_without_fused_updates(workload: Workload, x, y) -> Fit:
-    from fittrain import fused_updates
-
     fused_updates.apply = lambda optimizer, gradients, variables: optimizer.apply(
         gradients, variables
     )

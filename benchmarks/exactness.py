@@ -113,7 +113,7 @@ def by_summary(flat):
     health = tf.raw_ops.DebugNumericSummaryV2(
         input=flat, output_dtype=tf.float32, tensor_debug_mode=2
     )
-    return tf.equal(health[1], 0.0)
+    return tf.equal(tf.reshape(health[1], []), 0.0)
 
 
 def single_operations(size: int) -> dict[str, Program]:

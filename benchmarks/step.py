@@ -110,10 +110,11 @@ class Running:
         for place in self._places():
             (place / f"go-{self.measured}").write_text("0")
         for process in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            if process.poll() is None:
-                process.kill()
+            for stop in (lambda: None, process.terminate, process.kill):
+                stop()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+                    break
 
     def _places(self) -> list[Path]:
         return [self.folder / str(number) for number in range(self.way.at_once)]

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-# Kernels lock, as Keras's assignments do: another thread that reads never sees half an update.
+# As Keras's assignments do, for threads that read a weight meanwhile.
 LOCK = {"use_locking": True}
 # In half precision a kernel's 1 - beta differs from Keras's by percents.
 DTYPES = (tf.float32, tf.float64)
