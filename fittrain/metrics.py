@@ -17,6 +17,7 @@ Synopsis::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,33 +70,27 @@ class MetricBoard:
         self.own_logs: dict[str, dict[str, Any]] = {}
         self.loss = keras.metrics.Mean(name="loss")
         self._results = tf.function(self._results_from, reduce_retracing=True, autograph=False)
-        self._operations = np.zeros(0, str)
         self._initial = np.zeros(0)
 
-    @property
-    def variables(self) -> list[Any]:
-        """State of the loss and of every metric, in a fixed order."""
-        last = [m for m in self._own_metrics() if isinstance(m, LastValue)]
-        own = [variable for metric in last for variable in metric.variables]
-        return [*self.loss.variables, *self.model.metrics_variables, *own]
-
-    def _own_metrics(self) -> list[Any]:
-        return [metric for logs in self.own_logs.values() for metric in logs.values()]
+    def variables(self, step: str = "train") -> list[Any]:
+        """State of the loss and of every metric, then of a step's own logs, in a fixed order."""
+        own = [m for m in self.own_logs.get(step, {}).values() if isinstance(m, LastValue)]
+        last = [variable for metric in own for variable in metric.variables]
+        return [*self.loss.variables, *self.model.metrics_variables, *last]
 
     def reset(self) -> None:
         """Starts counting anew."""
         self.loss.reset_state()
         self.model.reset_metrics()
-        for metric in self._own_metrics():
-            metric.reset_state()
-        self._initial = self.state().numpy()
+        for logs in self.own_logs.values():
+            for metric in logs.values():
+                metric.reset_state()
+        self._initial = self.state(step="").numpy()
 
-    def state(self) -> tf.Tensor:
+    def state(self, step: str = "train") -> tf.Tensor:
         """In the graph: this rank's state as one float64 vector."""
-        return tf.concat(
-            [tf.reshape(tf.cast(variable.value, tf.float64), [-1]) for variable in self.variables],
-            axis=0,
-        )
+        flat = [tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in self.variables(step)]
+        return tf.concat(flat, axis=0)
 
     def merge(
         self, state: np.ndarray, communicator: Communicator, sums: Sequence[float] = ()
@@ -114,16 +109,16 @@ class MetricBoard:
             The merged state, and the `sums`.
         """
         merged = state.copy()
-        if len(self._operations) != len(state):
-            self._operations = self._operation_of_each_number()
-        adds = self._operations == "sum"
-        # Logs of a step of the model's own are known once it has been traced, and start at 0.
-        initial = np.pad(self._initial, (0, len(state) - len(self._initial)))[adds]
+        # A step's own logs, at the end, add up and start at 0.
+        own = (0, len(state) - len(self._initial))
+        operations = np.pad(self._operation_of_each_number, own, constant_values="sum")
+        adds = operations == "sum"
+        initial = np.pad(self._initial, own)[adds]
         # Every rank counts from the same start, which must be in the sum once.
         total = communicator.reduce(np.concatenate([sums, state[adds] - initial]))
         merged[adds] = total[len(sums) :] + initial
         for operation in ("max", "min"):
-            mine = self._operations == operation
+            mine = operations == operation
             if mine.any():
                 merged[mine] = communicator.reduce(state[mine], operation)
         return merged, total[: len(sums)]
@@ -139,11 +134,12 @@ class MetricBoard:
         return {name: _plain(value.numpy()) for name, value in values.items()}
 
     def _results_from(self, state: tf.Tensor, step: str) -> dict[str, tf.Tensor]:
-        shapes = [variable.shape for variable in self.variables]
+        variables = self.variables(step)
+        shapes = [variable.shape for variable in variables]
         pieces = tf.split(state, [int(np.prod(shape, dtype=np.int64)) for shape in shapes])
         mapping = [
             (variable, tf.cast(tf.reshape(piece, shape), variable.dtype))
-            for variable, piece, shape in zip(self.variables, pieces, shapes, strict=True)
+            for variable, piece, shape in zip(variables, pieces, shapes, strict=True)
         ]
         with keras.StatelessScope(state_mapping=mapping):
             if step in self.own_logs:
@@ -154,12 +150,14 @@ class MetricBoard:
             # Read here: a metric may return a variable, which outside holds this rank's value.
             return {name: _tensor(value) for name, value in _flat(results).items()}
 
+    @functools.cached_property
     def _operation_of_each_number(self) -> np.ndarray:
+        """Of the loss and the metrics, which are built by the time their states are merged."""
         declared = {id(one.variable): one.operation for one in states(self.model)}
         return np.concatenate(
             [
                 np.full(int(np.prod(variable.shape)), declared.get(id(variable)) or "sum")
-                for variable in self.variables
+                for variable in self.variables(step="")
             ]
         )
 

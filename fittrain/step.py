@@ -235,7 +235,7 @@ class StepProgram:
                 parallel_iterations=1,
             )
             with tf.control_dependencies([steps]):
-                return steps, stop, self.board.state()
+                return steps, stop, self.board.state(name)
 
         return run
 
