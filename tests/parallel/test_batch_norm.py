@@ -9,10 +9,9 @@ from tests.parallel.test_numbers import on, same
 @on(2)
 def test_bn_02_two_single_samples_are_normalised_by_each_other(backend, ranks):
     results = cases(ranks, backend)["batch_norm_over_two_single_samples"]
-    outputs = [found.pop("outputs") for found in results]
-    assert outputs[0] == pytest.approx([-1.0], abs=1e-3)
-    assert outputs[1] == pytest.approx([1.0], abs=1e-3)
-    found = same(results)
+    assert results[0]["outputs"] == pytest.approx([-1.0], abs=1e-3)
+    assert results[1]["outputs"] == pytest.approx([1.0], abs=1e-3)
+    found = same([{**found, "outputs": None} for found in results])
     assert found["moving"] == pytest.approx([0.5, 3.4], abs=1e-6)
     assert found["from_keras"] < 1e-6
 
