@@ -93,6 +93,7 @@ class StepConfig:
         precision: dtype policy of the layers, or None to take the model's.
         wire_dtype: "float16" sends gradients in half precision; None as they are.
         fused_updates: whether TensorFlow's fused kernels may replace Keras's update.
+        jit_compile: whether XLA compiles what lies on either side of the exchange.
     """
 
     accumulate_steps: int = 1
@@ -100,6 +101,7 @@ class StepConfig:
     precision: str | None = None
     wire_dtype: str | None = None
     fused_updates: bool = True
+    jit_compile: bool = False
 
     def __post_init__(self) -> None:
         steps = whole_number("accumulate_steps", self.accumulate_steps, 1)
@@ -115,11 +117,11 @@ class StepConfig:
                 f"Received: precision={self.precision!r}."
             )
         check_wire_dtype(self.wire_dtype)
-        if not isinstance(self.fused_updates, bool):
-            raise ArgumentError(
-                "`fused_updates` must be True or False. "
-                f"Received: fused_updates={self.fused_updates!r}."
-            )
+        for name in ("fused_updates", "jit_compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(
+                    f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}."
+                )
 
 
 def _is_number(value: Any) -> bool:

@@ -27,6 +27,7 @@ from fittrain.errors import ArgumentError
 from fittrain.rate_control import LearningRateControl
 from fittrain.replica import Replica
 from fittrain.written import is_call, written_variables
+from fittrain.xla import Xla
 
 
 class Update:
@@ -104,6 +105,7 @@ class Door:
         communicator: how ranks talk.
         replica: the models and optimizers; its trainable variables go through here alone.
         config: accumulation and the like.
+        xla: what compiles an update of dense gradients.
 
     Attributes:
         stop_request: more than 0 if this rank asks to stop.
@@ -114,7 +116,10 @@ class Door:
         is_trial: whether steps are only tried out: optimizers are built and remembered.
     """
 
-    def __init__(self, communicator: Communicator, replica: Replica, config: StepConfig) -> None:
+    def __init__(
+        self, communicator: Communicator, replica: Replica, config: StepConfig, xla: Xla
+    ) -> None:
+        self.xla = xla
         self.communicator = communicator
         self.replica = replica
         self.config = config
@@ -277,10 +282,11 @@ class Door:
             applied_before = tf.identity(optimizer.iterations.value)
             if self.learning_rate is not None and optimizer is self.replica.models[0].optimizer:
                 self.learning_rate.before_apply()
-            if self.config.fused_updates:
-                fused_updates.apply(optimizer, means, variables)
-            else:
-                optimizer.apply(means, variables)
+            is_dense = not any(isinstance(mean, tf.IndexedSlices) for mean in means)
+            apply = fused_updates.apply if self.config.fused_updates else _apply
+            # XLA knows no operation that picks the rows which differ.
+            compiled = self.xla.compiled if is_dense else _as_it_is
+            compiled(lambda values: apply(optimizer, values, variables))(means)
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             self._count_skipped(optimizer.iterations.value > applied_before)
 
@@ -309,6 +315,14 @@ class Door:
         finally:
             self.is_applying = False
         self._own_writes |= {(graph, name) for name in _writers(graph, variables) - before}
+
+
+def _apply(optimizer: Any, means: Sequence[Any], variables: Sequence[Any]) -> None:
+    optimizer.apply(means, variables)
+
+
+def _as_it_is(function: Any) -> Any:
+    return function
 
 
 def current_graph() -> Any:

@@ -19,9 +19,14 @@ from fittrain.errors import DriftError
 def digests(variables: Sequence[Any]) -> np.ndarray:
     """A checksum of each variable's bytes, int64, shape (variables,)."""
     return np.asarray(
-        [zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes()) for variable in variables],
+        [zlib.crc32(_bytes(variable.numpy())) for variable in variables],
         np.int64,
     )
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """The memory of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def differing(variables: Sequence[Any], communicator: Communicator) -> list[int]:

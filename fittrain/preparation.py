@@ -101,6 +101,8 @@ class Preparation(StepHooks):
         }
         communicator.agree(common)
         start_state.broadcast(program.replica, communicator)
+        if communicator.is_chief:
+            program.xla.announce()
         return Loop(program, self.session.supervisor, self._steps_per_execution)
 
     def _program_for(self, sources: Sequence[ArraySource | None], with_loss: bool) -> StepProgram:

@@ -37,6 +37,7 @@ from fittrain.metrics import MetricBoard
 from fittrain.own_steps import OwnSteps
 from fittrain.rate_control import rate_source
 from fittrain.replica import Replica
+from fittrain.xla import Xla
 
 
 class Hooks(Protocol):
@@ -92,9 +93,10 @@ class StepProgram:
         self.communicator = communicator
         self.hooks = hooks
         self.config = config
-        self.door = Door(communicator, replica, config)
         self.board = MetricBoard(self.model)
         self.own_steps = OwnSteps(self.model, self.board)
+        self.xla = Xla(replica, config, has_own_step=self.has_own_step)
+        self.door = Door(communicator, replica, config, self.xla)
         self.losses: dict[str, LossParts] = {}
         self._takes_training = "training" in inspect.signature(self.model.call).parameters
         self._compiled: dict[str, Program] = {}
@@ -156,15 +158,20 @@ class StepProgram:
         own = self.own_steps.get("train")
         if own is not None:
             return self.own_steps.run("train", batch)
+        loss, gradients = self.xla.compiled(self._forward_backward)(batch)
+        self.apply_gradients(gradients, self.model.trainable_variables)
+        return loss
+
+    def _forward_backward(self, batch: Any) -> tuple[tf.Tensor, list[Any]]:
+        """In the graph: loss, metrics and gradients of one rank's batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             y_pred = self.forward(x, training=True)
             loss = _scalar(self.hooks.compute_loss(x, y, y_pred, sample_weight), "compute_loss")
             scaled = self.model.optimizer.scale_loss(loss)
-        variables = self.model.trainable_variables
-        self.apply_gradients(tape.gradient(scaled, variables), variables)
+        gradients = tape.gradient(scaled, self.model.trainable_variables)
         self.update_metrics(x, y, y_pred, sample_weight)
-        return loss
+        return loss, gradients
 
     def apply_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any], optimizer: Any = None

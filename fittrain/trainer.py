@@ -75,6 +75,8 @@ class Trainer(Preparation):
             overflow nor vanish. None sends them as they are.
         fused_updates: whether TensorFlow's fused kernels do the update of SGD, Adam and AdamW,
             equal to Keras's to rounding.
+        jit_compile: whether XLA compiles the forward and backward pass, and the update, on either
+            side of the exchange between ranks. Where it cannot, that is said once.
         backend: "auto", "horovod", "mpi", "local", or a `Communicator`.
         steps_per_execution: updates in one call of the compiled program. "auto" takes as many as
             last about a quarter of a second, or 1 where a callback looks at single batches.
@@ -107,6 +109,7 @@ class Trainer(Preparation):
         clip_norm: float | None = None,
         wire_dtype: str | None = None,
         fused_updates: bool = True,
+        jit_compile: bool = False,
         backend: str | Communicator = "auto",
         steps_per_execution: int | str = "auto",
         seed: int | None = None,
@@ -117,7 +120,7 @@ class Trainer(Preparation):
         check_construction(model, compiled)
         check_steps_per_execution(steps_per_execution)
         self.step_config = StepConfig(
-            accumulate_steps, clip_norm, precision, wire_dtype, fused_updates
+            accumulate_steps, clip_norm, precision, wire_dtype, fused_updates, jit_compile
         )
         rates.check_warmup(learning_rate, optimizer or getattr(model, "optimizer", None))
         self._warmup = learning_rate

@@ -357,3 +357,27 @@ def test_public_names_are_the_documented_ones():
     assert all(hasattr(fittrain, name) for name in fittrain.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fittrain.nothing
+
+
+class Peeks(fittrain.Trainer):
+    """Its loss calls Python, which XLA cannot compile."""
+
+    def compute_loss(self, x, y, y_pred, sample_weight):
+        tf.py_function(lambda value: None, [y_pred], [])
+        return super().compute_loss(x, y, y_pred, sample_weight)
+
+
+def test_jit_compile_compiles_the_step_with_xla():
+    probe_trainer(trainer=Peeks, backend="local").fit(*ones(1, 2), verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
+        probe_trainer(trainer=Peeks, backend="local", jit_compile=True).fit(*ones(1, 2), verbose=0)
+
+
+def test_jit_compile_is_switched_off_with_a_reason(caplog):
+    layers = [keras.Input((1,)), fittrain.layers.SyncBatchNormalization(name="norm")]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    trainer = fittrain.Trainer(
+        model, optimizer="sgd", loss="mse", backend="local", jit_compile=True
+    )
+    trainer.fit(*ones(1, 2), verbose=0)
+    assert "`jit_compile` is switched off: the layer `norm` talks to other ranks" in caplog.text

@@ -473,3 +473,14 @@ def clipping(folder):
         probe_model, optimizer=keras.optimizers.SGD(0.5, clipvalue=1.0), loss="mse", clip_norm=2.0
     )
     return [found, message_of(lambda: trainer.fit(*ones(1, 1), verbose=0))]
+
+
+@case(2)
+def compiled_by_xla(folder):
+    def adam():
+        return {"optimizer": keras.optimizers.Adam(0.01), "loss": "mse", "metrics": ["mae"]}
+
+    return {
+        "dense": compare(dense, numbers, adam, jit_compile=True),
+        "accumulated": compare(dense, numbers, adam, jit_compile=True, accumulate_steps=2),
+    }

@@ -93,3 +93,9 @@ def test_clip_01_clip_02_the_averaged_gradient_is_clipped(backend, ranks):
     weights, refused = same(cases(ranks, backend)["clipping"])
     assert weights == pytest.approx([-0.5, -0.5, -0.5, 5e-4, 5e-4, -0.5, 5e-4])
     assert refused[1].startswith("`clip_norm`=2.0 and the optimizer's own {'clipvalue': 1.0}")
+
+
+@on(2)
+@pytest.mark.parametrize("kind", ["dense", "accumulated"])
+def test_a_step_compiled_by_xla_equals_plain_keras(backend, ranks, kind):
+    is_equal_to_keras(same(cases(ranks, backend)["compiled_by_xla"])[kind])
