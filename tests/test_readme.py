@@ -17,7 +17,8 @@ from tests.parallel.job import mpirun_path, run
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^\$ (.*)$", README, re.MULTILINE)
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PAGES = README + (ROOT / "docs" / "training_step.md").read_text()
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 BIN = Path(sys.executable).parent
 
 
@@ -43,7 +44,7 @@ def test_every_command_has_a_test():
         *starting("export"),
     ]
     assert sorted(known) == sorted(COMMANDS)
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 4
 
 
 def test_the_example_trains_in_one_process_and_tensorboard_shows_it(tmp_path):
