@@ -133,6 +133,17 @@ class Door:
         self._update = Update(tf.constant(0.0))
         self._own_writes: set[tuple[Any, str]] = set()
         self._step_graph: Any = None
+        self._known: set[int] = set()
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """While it lasts, steps are tried out: optimizers are built, nothing is applied."""
+        self._known = {id(variable) for variable in self.replica.trainable_variables}
+        self.is_trial = True
+        try:
+            yield
+        finally:
+            self.is_trial = False
 
     @property
     def has_updated(self) -> bool:
@@ -206,6 +217,9 @@ class Door:
         if graph is None:
             return
         trainable = self.replica.trainable_variables
+        if self.is_trial:
+            # Variables that the trial makes are initialised in its graph.
+            trainable = [v for v in trainable if id(v) in self._known]
         for variable, operation in written_variables(graph, trainable):
             # A function that the step calls may hold the door's writes inside.
             is_own = is_call(operation) and any(other is not graph for other, _ in self._own_writes)

@@ -141,13 +141,9 @@ class StepProgram:
 
     def try_out(self, batch: Batch) -> None:
         """Runs a step that is not fittrain's, to build and to meet its optimizers."""
-        self.door.is_trial = True
-        try:
-            with self.door.update(tf.constant(0.0)), self._inside(batch, None):
-                _scalar(self.hooks.train_step(batch.data), "train_step")
-                self._check_is_applied()
-        finally:
-            self.door.is_trial = False
+        with self.door.trial(), self.door.update(tf.constant(0.0)), self._inside(batch, None):
+            _scalar(self.hooks.train_step(batch.data), "train_step")
+            self._check_is_applied()
 
     def forward(self, x: Any, *, training: bool) -> Any:
         """In the graph: the model's output."""
