@@ -56,7 +56,7 @@ class LossParts:
 
     Args:
         model: a compiled model whose losses are built.
-        kinds: "mean", "sum" or "measured" for each single loss.
+        kinds: "mean", "sum" or "measured" for each single loss; empty where all are means.
         has_loose: whether something other than a compiled loss is no mean over samples: a loss
             that `compute_loss` calls by itself, or one inside another. It cannot be rescaled.
     """
@@ -121,11 +121,16 @@ class LossParts:
 
 
 def inspect(model: keras.Model, compute_loss: ComputeLoss) -> LossParts:
-    """How each loss of a model is reduced; runs `compute_loss`, whose losses must be built.
+    """How each loss of a model is reduced; runs `compute_loss`, once where all are means.
 
     Raises:
         ArgumentError: if a loss is not reduced to one number.
     """
+    with _recorded() as everything:
+        compute_loss()
+    if all(reduction.kind == MEAN for reduction in everything):
+        return LossParts(model)
+    # Only now the compiled losses are surely built, and can be told from others.
     found: dict[int, Reduction] = {}
     with _recorded() as everything, _wrapped(model, lambda i, loss: _kept(i, loss, found)):
         compute_loss()

@@ -312,6 +312,9 @@ class Trainer(Preparation):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: writes the model as a plain Keras file that needs no fittrain to open.
 
+        A model with fittrain's own layers or optimizer is the exception: those must be imported, or
+        put back to Keras's first (`fittrain.layers.convert_batch_norm`).
+
         Rank 0 writes under a temporary name and renames; when this returns, the file is there.
 
         Args:

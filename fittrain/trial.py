@@ -77,8 +77,7 @@ def _trial(program: StepProgram, data: Any, with_loss: bool) -> LossParts:
         y_pred = program.forward(x, training=False)
         losses = LossParts(model)
         if with_loss:
-            program.hooks.compute_loss(x, y, y_pred, sample_weight)
-            losses = inspect(model, lambda: program.compute_loss(data))
+            losses = inspect(model, lambda: program.hooks.compute_loss(x, y, y_pred, sample_weight))
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)

@@ -14,7 +14,7 @@ LAYERS = [
     ["runtime"],
     ["horovod"],
     ["comm"],
-    ["batch", "replica", "written", "xla", "optimizers", "rate_control", "fused_updates"],
+    ["batch", "replica", "written", "update", "xla", "optimizers", "rate_control", "fused_updates"],
     [
         "data",
         "metrics",

@@ -58,7 +58,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         (0.5, 3.4)
     """
 
-    # Read in `fittrain.statistics`: a row that only stands in leaves no trace in this state.
+    # Read in `fittrain.replica`: a row that only stands in leaves no trace in this state.
     is_the_same_on_all_ranks = True
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
