@@ -4,6 +4,7 @@ Builds and warms up, says so in a file, and then trains for as many epochs as th
 Files, since a launcher gives standard input to one rank only.
 """
 
+import functools
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from _models import WORKLOADS, Workload, loss_of
-from fittrain import fused_updates, session
+from fittrain import session
 
 Fit = Callable[[int], None]
 
@@ -47,22 +48,16 @@ def by_keras(workload: Workload, x, y) -> Fit:
     return lambda epochs: model.fit(x, y, workload.batch, epochs, verbose=0)
 
 
-def by_fittrain(workload: Workload, x, y) -> Fit:
+def by_fittrain(workload: Workload, x, y, *, fused_updates: bool = True) -> Fit:
     trainer = fittrain.Trainer(
         workload.build,
         optimizer=workload.optimizer(),
         loss=loss_of(workload),
         metrics=workload.metrics,
+        fused_updates=fused_updates,
     )
     rows = workload.batch * fittrain.size()
     return lambda epochs: trainer.fit(x, y, batch_size=rows, epochs=epochs, verbose=0)
-
-
-def by_fittrain_without_fused_updates(workload: Workload, x, y) -> Fit:
-    fused_updates.apply = lambda optimizer, gradients, variables: optimizer.apply(
-        gradients, variables
-    )
-    return by_fittrain(workload, x, y)
 
 
 def by_hand(workload: Workload, x, y) -> Fit:
@@ -129,7 +124,7 @@ def block_by_hand(workload: Workload):
 MAKERS = {
     "keras": by_keras,
     "fittrain": by_fittrain,
-    "unfused": by_fittrain_without_fused_updates,
+    "unfused": functools.partial(by_fittrain, fused_updates=False),
     "loop": by_hand,
 }
 
