@@ -58,3 +58,15 @@ def precision_of_a_model_that_is_made(folder):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     trainer = fittrain.Trainer(model, optimizer="sgd", loss="mse", precision="mixed_float16")
     return message_of(lambda: trainer.fit(*ones(1, 2), verbose=0))
+
+
+@case(2, 4)
+def half_precision_on_the_wire(folder):
+    found = []
+    for scale in (1.0, 30000.0, 1e-6):
+        for steps in (1, 2):
+            trainer = probe_trainer(wire_dtype="float16", accumulate_steps=steps)
+            x, y = ones(*(np.arange(1, 9) * scale))
+            trainer.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+            found.append(probe_weight(trainer) / scale)
+    return found

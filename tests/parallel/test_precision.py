@@ -39,3 +39,9 @@ def test_precision_of_a_model_that_is_made_already_is_refused(backend, ranks):
     kind, message = same(cases(ranks, backend)["precision_of_a_model_that_is_made"])
     assert kind == "ArgumentError"
     assert "Give Trainer a function that builds the model" in message
+
+
+@on(2, 4)
+def test_mp_02_halves_on_the_wire_neither_overflow_nor_vanish(backend, ranks):
+    found = same(cases(ranks, backend)["half_precision_on_the_wire"])
+    assert found == pytest.approx([4.5] * 6, rel=1e-3)
