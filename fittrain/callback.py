@@ -23,6 +23,7 @@ import keras
 import numpy as np
 
 from fittrain.errors import ArgumentError
+from fittrain.plan import resolve_verbose
 
 if TYPE_CHECKING:
     from fittrain.comm.base import Communicator
@@ -97,6 +98,50 @@ def assemble(
     return keras.callbacks.CallbackList(
         own, add_history=add_history, model=trainer.model, verbose=verbose, **params
     )
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who follows a call: its callbacks and Keras's progress bar.
+
+    Args:
+        callbacks: as `check` gives them.
+        verbose: 0, 1 or 2, as in Keras.
+    """
+
+    callbacks: list[Any]
+    verbose: int
+
+    @classmethod
+    def check(cls, callbacks: Any, verbose: int | str, run_dir: Path | None) -> Listeners:
+        """From the arguments of a call.
+
+        Raises:
+            ArgumentError: naming the argument that cannot work.
+        """
+        return cls(check(callbacks, run_dir), resolve_verbose(verbose))
+
+    @property
+    def names(self) -> list[str]:
+        """Classes of the callbacks."""
+        return [type(callback).__name__ for callback in self.callbacks]
+
+    def assemble(
+        self, trainer: Any, *, steps: int, epochs: int = 1, add_history: bool = False
+    ) -> keras.callbacks.CallbackList:
+        """Those of this rank, ready to be called; see `assemble`."""
+        return assemble(
+            self.callbacks,
+            trainer,
+            verbose=self.verbose,
+            add_history=add_history,
+            epochs=epochs,
+            steps=steps,
+        )
+
+    def single_steps(self, communicator: Communicator) -> SingleSteps:
+        """Collective: whether any rank's look at single batches."""
+        return SingleSteps.agree(self.callbacks, communicator)
 
 
 def runs_on_chief_only(callback: Any) -> bool:

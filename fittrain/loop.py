@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,14 +19,14 @@ import numpy as np
 
 from fittrain import drift, statistics
 from fittrain.block import Block
-from fittrain.callback import SingleSteps
+from fittrain.callback import Listeners, SingleSteps
 from fittrain.comm.base import on_all_ranks
 from fittrain.config import SKIPPED_UPDATES_LIMIT, SKIPPED_UPDATES_WARNING, FitConfig
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import BlockPlanner, blocks
 from fittrain.data.sampler import Sampler
-from fittrain.data.split import contiguous_part
-from fittrain.errors import NotFiniteError
+from fittrain.data.split import Sets, contiguous_part
+from fittrain.errors import ArgumentError, NotFiniteError
 from fittrain.plan import FitPlan
 from fittrain.step import Outcome, StepProgram
 from fittrain.supervise import Supervisor
@@ -70,11 +71,8 @@ class Loop:
         for epoch in range(config.initial_epoch, config.epochs):
             callbacks.on_epoch_begin(epoch)
             logs = self._train_epoch(plan, epoch, callbacks)
-            if plan.held_out is not None and (epoch + 1) % config.validation_freq == 0:
-                values = self.evaluate(
-                    plan.held_out, config, callbacks, single_steps=single_steps.test
-                )
-                logs |= {f"val_{name}": value for name, value in values.items()}
+            if (epoch + 1) % config.validation_freq == 0:
+                logs |= self._validate(plan, callbacks, single_steps.test)
             self._check_drift(f"at the end of epoch {epoch + 1}")
             callbacks.on_epoch_end(epoch, logs)
             if self._stop_agreed():
@@ -91,6 +89,7 @@ class Loop:
         callbacks: keras.callbacks.CallbackList,
         *,
         single_steps: bool = False,
+        name: str = "",
     ) -> Logs:
         """Collective: loss and metrics over all samples, each counted once.
 
@@ -99,6 +98,7 @@ class Loop:
             config: its batch size.
             callbacks: of this rank.
             single_steps: whether a callback on any rank looks at single batches.
+            name: of the data, where there are several; callbacks see it before each value's name.
         """
         communicator = self.program.communicator
         sampler = Sampler(
@@ -108,7 +108,7 @@ class Loop:
             size=communicator.size,
             shuffle=False,
         )
-        planner = self._planner("evaluate", source, sampler, single_steps=single_steps)
+        planner = self._planner(f"evaluate {name}", source, sampler, single_steps=single_steps)
         self.program.board.reset()
         logs: Logs = {}
         done = 0
@@ -119,9 +119,63 @@ class Loop:
             outcome = self.program.evaluate(Block.of(data, part, communicator.size))
             logs = self._agree_on(outcome, time.perf_counter() - started, planner, "evaluate")
             done += outcome.steps
-            callbacks.on_test_batch_end(done - 1, logs)
-        callbacks.on_test_end(logs)
+            callbacks.on_test_batch_end(done - 1, prefixed(name, logs))
+        callbacks.on_test_end(prefixed(name, logs))
         return logs
+
+    def evaluate_sets(
+        self, sets: Sets, config: FitConfig, listeners: Listeners, trainer: Any
+    ) -> dict[str, Logs]:
+        """Collective: the values of each set of data, by its name.
+
+        Args:
+            sets: the data.
+            config: its batch size.
+            listeners: of the call.
+            trainer: for its callbacks.
+        """
+        communicator = self.program.communicator
+        batch_size = config.batch_size_global(communicator.size)
+        steps = {name: -(-source.length // batch_size) for name, source in sets.items()}
+        callbacks = listeners.assemble(trainer, steps=next(iter(steps.values())))
+        single_steps = listeners.single_steps(communicator).test
+        found = {}
+        for name, source in sets.items():
+            # A progress bar counts to the end of this set.
+            callbacks.set_params({**callbacks.params, "steps": steps[name]})
+            found[name] = self.evaluate(
+                source, config, callbacks, single_steps=single_steps, name=name
+            )
+        return found
+
+    def on_batch(self, step: str, source: ArraySource) -> Logs:
+        """Collective: one batch of all samples, and its loss and metrics.
+
+        Args:
+            step: "train" for one update, or "evaluate".
+            source: the batch, the same on all ranks.
+        """
+        program, communicator = self.program, self.program.communicator
+        sampler = Sampler(
+            length=source.length,
+            batch_size=source.length,
+            rank=communicator.rank,
+            size=communicator.size,
+            shuffle=False,
+        )
+        part = sampler.part(0, 0, 1)
+        program.board.reset()
+        data = source.gather(part.indices)
+        if step == "train":
+            pieces = program.config.accumulate_steps
+            outcome = program.train(Block.of(data, part, communicator.size, pieces))
+            self._check_skipped("in calls of train_on_batch")
+            # Whatever the user does next may read them.
+            statistics.average(program.replica, communicator, weight=int(part.counts[0]))
+        else:
+            outcome = program.evaluate(Block.of(data, part, communicator.size))
+        state, _ = program.board.merge(outcome.state, communicator)
+        return program.board.results(state, step)
 
     def predict_parts(self, source: ArraySource, batch_size: int) -> list[np.ndarray]:
         """Sample numbers of this rank's batches: a contiguous part of the data, in order.
@@ -139,21 +193,47 @@ class Loop:
         source: ArraySource,
         parts: list[np.ndarray],
         callbacks: keras.callbacks.CallbackList,
+        gather: str = "all",
     ) -> Any:
-        """Collective: the outputs for all samples, in their order, on every rank."""
+        """Collective: the outputs for all samples, in their order.
+
+        Args:
+            source: the data.
+            parts: sample numbers of this rank's batches.
+            callbacks: of this rank.
+            gather: "all" for the outputs on every rank; "chief" for rank 0 alone, where the others
+                hold no more than their part, and get None.
+        """
         communicator = self.program.communicator
         start, stop = contiguous_part(source.length, communicator.rank, communicator.size)
-        outputs = []
+        own: Any = None
+        done = 0
         callbacks.on_predict_begin()
         for batch, samples in enumerate(parts):
             callbacks.on_predict_batch_begin(batch)
-            outputs.append(self.program.predict(source.gather(samples)))
-            callbacks.on_predict_batch_end(batch, {"outputs": outputs[-1]})
+            outputs = self.program.predict(source.gather(samples))
+            if own is None:
+                own = keras.tree.map_structure(partial(_room_for, stop - start), outputs)
+            keras.tree.map_structure(partial(_put, done, samples), own, outputs)
+            done += len(samples)
+            callbacks.on_predict_batch_end(batch, {"outputs": outputs})
         callbacks.on_predict_end()
-        return keras.tree.map_structure(
-            lambda *pieces: communicator.concatenate(np.concatenate(pieces)[: stop - start]),
-            *outputs,
-        )
+        if gather == "all":
+            return keras.tree.map_structure(communicator.concatenate, own)
+        whole = keras.tree.map_structure(communicator.gather_rows, own)
+        return whole if communicator.is_chief else None
+
+    def _validate(
+        self, plan: FitPlan, callbacks: keras.callbacks.CallbackList, single_steps: bool
+    ) -> Logs:
+        """Collective: the values of every set of validation data, by their names in logs."""
+        logs: Logs = {}
+        for name, source in plan.held_out.items():
+            values = self.evaluate(
+                source, plan.config, callbacks, single_steps=single_steps, name=name
+            )
+            logs |= prefixed("val", prefixed(name, values))
+        return logs
 
     def _train_epoch(
         self, plan: FitPlan, epoch: int, callbacks: keras.callbacks.CallbackList
@@ -169,7 +249,7 @@ class Loop:
             callbacks.on_train_batch_begin(done)
             started = time.perf_counter()
             outcome = self.program.train(Block.of(data, part, size, accumulate_steps))
-            self._check_skipped(epoch, done + outcome.steps)
+            self._check_skipped(f"up to update {done + outcome.steps} of epoch {epoch + 1}")
             logs = self._agree_on(outcome, time.perf_counter() - started, planner, "train")
             done += outcome.steps
             samples += int(part.counts[: outcome.steps].sum())
@@ -181,10 +261,9 @@ class Loop:
         statistics.average(self.program.replica, self.program.communicator, weight=samples)
         return logs
 
-    def _check_skipped(self, epoch: int, updates: int) -> None:
+    def _check_skipped(self, where: str) -> None:
         """Reports a run of updates that loss scaling has left out; all ranks know of it alike."""
         skipped = int(self.program.door.skipped_in_a_row.numpy())
-        where = f"up to update {updates} of epoch {epoch + 1}"
         if skipped >= SKIPPED_UPDATES_LIMIT:
             raise on_all_ranks(
                 NotFiniteError(
@@ -229,3 +308,24 @@ class Loop:
             steps = 1 if single_steps and steps == "auto" else steps
             self._planners[name] = BlockPlanner(steps, source.row_bytes, sampler.largest_part)
         return self._planners[name]
+
+
+def prefixed(name: str, logs: Logs) -> Logs:
+    """Logs whose names begin with that of the data they are about; "" leaves them as they are."""
+    return {f"{name}_{key}": value for key, value in logs.items()} if name else logs
+
+
+def _room_for(rows: int, batch: np.ndarray) -> np.ndarray:
+    return np.empty((rows, *batch.shape[1:]), batch.dtype)
+
+
+def _put(start: int, samples: np.ndarray, room: np.ndarray, batch: np.ndarray) -> None:
+    if batch.shape[1:] != room.shape[1:]:
+        raise ArgumentError(
+            "The model's outputs have another shape in each batch, so they make no array. "
+            f"Received: {list(room.shape[1:])}, then {list(batch.shape[1:])} for a sample. "
+            "Use `predict_on_batch`."
+        )
+    # A rank without samples has predicted one and has no room for it.
+    count = min(len(samples), len(room) - start)
+    room[start : start + count] = batch[:count]

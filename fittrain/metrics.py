@@ -70,6 +70,7 @@ class MetricBoard:
         self.own_logs: dict[str, dict[str, Any]] = {}
         self.loss = keras.metrics.Mean(name="loss")
         self._results = tf.function(self._results_from, reduce_retracing=True, autograph=False)
+        self._compiled_reset = tf.function(self._reset, autograph=False)
         self._initial = np.zeros(0)
 
     def variables(self, step: str = "train") -> list[Any]:
@@ -80,12 +81,20 @@ class MetricBoard:
 
     def reset(self) -> None:
         """Starts counting anew."""
+        # Compiled, it is one call; but a metric of the user's may do more than the graph shows.
+        is_plain = all(_is_keras_own(part) for one in self.model.metrics for part in _parts(one))
+        reset = self._compiled_reset if is_plain else self._reset
+        kinds = sum(len(self.variables(step)) for step in ("", *self.own_logs))
+        self._initial = reset(kinds).numpy()
+
+    def _reset(self, _: int) -> tf.Tensor:
+        """Resets every metric and returns the state; the number of variables tells traces apart."""
         self.loss.reset_state()
         self.model.reset_metrics()
         for logs in self.own_logs.values():
             for metric in logs.values():
                 metric.reset_state()
-        self._initial = self.state(step="").numpy()
+        return self.state(step="")
 
     def state(self, step: str = "train") -> tf.Tensor:
         """In the graph: this rank's state as one float64 vector."""
@@ -237,6 +246,13 @@ def _with_parts(metric: Any) -> Iterator[Any]:
     yield metric
     for inner in metric._metrics:
         yield from _with_parts(inner)
+
+
+def _parts(metric: Any) -> Iterator[Any]:
+    """A metric and all inside it; Keras keeps compiled ones in lists that are no parts yet."""
+    inside = getattr(metric, "metrics", None)
+    for one in [metric, *(inside if isinstance(inside, list) else [])]:
+        yield from _with_parts(one)
 
 
 def _is_keras_own(metric: Any) -> bool:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fittrain.comm.base import Communicator
 from fittrain.config import FitConfig
 from fittrain.data.arrays import ArraySource
+from fittrain.data.class_weight import describe_class_weight
 from fittrain.data.sampler import Sampler
+from fittrain.data.split import Sets, describe_sets
 from fittrain.errors import ArgumentError
 
 logger = logging.getLogger(__name__)
@@ -30,21 +33,28 @@ class FitPlan:
         config: its numbers.
         source: training data.
         sampler: which rows belong to which update and rank.
-        held_out: validation data, or None.
+        held_out: validation data by name; empty if there is none.
+        class_weight: weight of each class, or None.
     """
 
     config: FitConfig
     source: ArraySource
     sampler: Sampler
-    held_out: ArraySource | None
+    held_out: Sets = field(default_factory=dict)
+    class_weight: Mapping[Any, Any] | None = None
+
+    @property
+    def sources(self) -> list[ArraySource]:
+        """All data, that for training first."""
+        return [self.source, *self.held_out.values()]
 
     def numbers(self) -> dict[str, Any]:
         """What must be the same on all ranks, by name."""
-        held_out = self.held_out.describe() if self.held_out is not None else {}
         return {
             **asdict(self.config),
             **self.source.describe(),
-            **{f"validation_data {path}": value for path, value in held_out.items()},
+            "class_weight": describe_class_weight(self.class_weight),
+            **describe_sets(self.held_out, "validation_data"),
         }
 
 
@@ -88,6 +98,20 @@ def _say_what_is_lost(sampler: Sampler) -> None:
             sampler.size,
             sampler.size - sampler.batch_size,
         )
+
+
+def check_gather(gather: Any) -> str:
+    """On which ranks outputs are put together.
+
+    Raises:
+        ArgumentError: if it is neither "all" nor "chief".
+    """
+    if not isinstance(gather, str) or gather not in ("all", "chief"):
+        raise ArgumentError(
+            "`gather` must be 'all' for the outputs on every rank, or 'chief' for rank 0 alone. "
+            f"Received: gather={gather!r}."
+        )
+    return gather
 
 
 def resolve_verbose(verbose: int | str) -> int:

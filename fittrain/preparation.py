@@ -80,7 +80,7 @@ class Preparation(StepHooks):
 
     def _prepare(
         self,
-        sources: Sequence[ArraySource | None],
+        sources: Sequence[ArraySource],
         numbers: dict[str, Any],
         *,
         with_loss: bool = True,
@@ -105,7 +105,7 @@ class Preparation(StepHooks):
             program.xla.announce()
         return Loop(program, self.session.supervisor, self._steps_per_execution)
 
-    def _program_for(self, sources: Sequence[ArraySource | None], with_loss: bool) -> StepProgram:
+    def _program_for(self, sources: Sequence[ArraySource], with_loss: bool) -> StepProgram:
         """The program of models that are built and tried with data like this."""
         program = self._program
         if program is None or not program.is_current():
@@ -114,8 +114,7 @@ class Preparation(StepHooks):
             # Steps ask their trainer for the program; until it has settled it counts as outdated.
             self._program = program
         for source in sources:
-            if source is not None:
-                try_out(program, source, with_loss=with_loss)
+            try_out(program, source, with_loss=with_loss)
         program.settle()
         return program
 

@@ -6,6 +6,7 @@ Who owns what:
 `plan`                 the arguments, checked, as numbers and data
 `loop`                 the order of events in an epoch
 `preparation`          everything before the first update
+`on_batch`             the calls for single batches
 `session`              launcher, communicator, threads, seeds, logs, supervision
 `data.arrays`          the arrays and how rows are gathered
 `data.sampler`         which rows each rank uses in each update
@@ -32,28 +33,28 @@ Synopsis::
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import keras
 
-from fittrain import callback as callback_rules
 from fittrain import learning_rate as rates
 from fittrain import session
 from fittrain.building import Recipe
+from fittrain.callback import Listeners
 from fittrain.comm.base import Communicator
 from fittrain.config import FitConfig, StepConfig, check_run_dir
 from fittrain.data.arrays import ArraySource
 from fittrain.data.feed import check_steps_per_execution
-from fittrain.data.split import split_validation
+from fittrain.data.split import describe_sets, evaluation_sets, split_validation
 from fittrain.export import check_model_path, write_model
-from fittrain.plan import FitPlan, make_sampler, resolve_verbose
-from fittrain.preparation import Preparation
+from fittrain.on_batch import BatchCalls
+from fittrain.plan import FitPlan, check_gather, make_sampler
 from fittrain.supported import check_construction
 
 
-class Trainer(Preparation):
+class Trainer(BatchCalls):
     """Trains a Keras model on all ranks of a job as one process would train it.
 
     The global batch of every update is the same for every number of ranks; gradients are averaged
@@ -142,9 +143,10 @@ class Trainer(Preparation):
         verbose: int | str = "auto",
         callbacks: Sequence[keras.callbacks.Callback] | None = None,
         validation_split: float = 0.0,
-        validation_data: tuple[Any, ...] | None = None,
+        validation_data: tuple[Any, ...] | Mapping[str, tuple[Any, ...]] | None = None,
         shuffle: bool = True,
         *,
+        class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         batch_size_per_rank: int | None = None,
         initial_epoch: int = 0,
@@ -157,7 +159,10 @@ class Trainer(Preparation):
         Args:
             x: input arrays, shape (samples, ...); or tuples, lists and dicts of them.
             y: target arrays, like `x`.
-            sample_weight: weight of each sample, shape (samples,).
+            class_weight: weight of each class of the targets, 1 for those left out. For one
+                output; instead of `sample_weight`.
+            sample_weight: weight of each sample, shape (samples,); with several outputs also one
+                such array for each, in the nesting of `y`.
             batch_size: samples in one update over all ranks. Default 32.
             batch_size_per_rank: the alternative: samples in one update on each rank.
             epochs: number of the last epoch.
@@ -165,7 +170,8 @@ class Trainer(Preparation):
                 Rank 0 speaks.
             callbacks: Keras callbacks, the same on all ranks.
             validation_split: part of the samples, taken from the end, to validate on.
-            validation_data: (x, y) or (x, y, sample_weight).
+            validation_data: (x, y) or (x, y, sample_weight); or a dict of these, whose names stand
+                in the logs: {"clean": (xc, yc)} gives `val_clean_loss` and no `val_loss`.
             shuffle: whether each epoch has an order of its own.
             initial_epoch: epochs to regard as done.
             validation_batch_size: samples in one validation batch over all ranks.
@@ -197,28 +203,21 @@ class Trainer(Preparation):
                     validation_batch_size=validation_batch_size,
                     validation_freq=validation_freq,
                 )
-                chosen = callback_rules.check(callbacks, self.run_dir)
-                verbose = resolve_verbose(verbose)
+                listeners = Listeners.check(callbacks, verbose, self.run_dir)
                 source, held_out = split_validation(
                     ArraySource(x, y, sample_weight), validation_split, validation_data
                 )
+                source = source.weigh_classes(class_weight)
                 sampler = make_sampler(source.length, config, communicator, self.seed)
-                plan = FitPlan(config, source, sampler, held_out)
-            names = [type(callback).__name__ for callback in chosen]
-            loop = self._prepare([source, held_out], {**plan.numbers(), "callbacks": names})
+                plan = FitPlan(config, source, sampler, held_out, class_weight)
+            loop = self._prepare(plan.sources, {**plan.numbers(), "callbacks": listeners.names})
             control = self._start_learning_rate(config, sampler.updates)
             self._write_run_file(plan, control.derivation if control else None)
             with self.session.supervisor.guard(), rates.governing(control):
-                running = callback_rules.assemble(
-                    chosen,
-                    self,
-                    verbose=verbose,
-                    add_history=True,
-                    epochs=config.epochs,
-                    steps=sampler.updates,
+                running = listeners.assemble(
+                    self, steps=sampler.updates, epochs=config.epochs, add_history=True
                 )
-                single_steps = callback_rules.SingleSteps.agree(chosen, communicator)
-                loop.train(plan, running, single_steps=single_steps)
+                loop.train(plan, running, single_steps=listeners.single_steps(communicator))
             return self.model.history
 
     def evaluate(  # noqa: PLR0913 - Keras's signature
@@ -234,9 +233,10 @@ class Trainer(Preparation):
         """Collective: loss and metrics over the data, each sample counted once.
 
         Args:
-            x: input arrays, the whole data on every rank.
+            x: input arrays, the whole data on every rank; or, without `y`, a dict of several sets
+                by name, each (x, y) or (x, y, sample_weight).
             y: target arrays.
-            sample_weight: weight of each sample.
+            sample_weight: weight of each sample, or of each sample for each output.
             batch_size: samples in one batch over all ranks. Default 32.
             verbose: 0 silent, 1 progress bar, 2 one line; "auto" is 1 on a terminal.
             callbacks: Keras callbacks.
@@ -244,7 +244,8 @@ class Trainer(Preparation):
 
         Returns:
             The same numbers on every rank: a dict, or a list in Keras's order, or a float where
-            there is only the loss.
+            there is only the loss. For several sets a dict of these by name; callbacks and progress
+            lines then see each value under the set's name too, as `clean_loss`.
 
         Raises:
             ArgumentError: on all ranks, if an argument cannot work on any.
@@ -254,22 +255,15 @@ class Trainer(Preparation):
         with communicator.progress.within("Trainer.evaluate"):
             with communicator.together():
                 config = FitConfig(batch_size=batch_size)
-                chosen = callback_rules.check(callbacks, self.run_dir)
-                verbose = resolve_verbose(verbose)
-                source = ArraySource(x, y, sample_weight)
-            loop = self._prepare([source], {**asdict(config), **source.describe()})
+                listeners = Listeners.check(callbacks, verbose, self.run_dir)
+                sets = evaluation_sets(x, y, sample_weight)
+            numbers = {**asdict(config), **describe_sets(sets, "x" if "" not in sets else "")}
+            loop = self._prepare([*sets.values()], numbers)
             with self.session.supervisor.guard():
-                running = callback_rules.assemble(
-                    chosen,
-                    self,
-                    verbose=verbose,
-                    add_history=False,
-                    epochs=1,
-                    steps=-(-source.length // config.batch_size_global(communicator.size)),
-                )
-                single_steps = callback_rules.SingleSteps.agree(chosen, communicator)
-                values = loop.evaluate(source, config, running, single_steps=single_steps.test)
-        return values if return_dict else self.model._flatten_metrics_in_order(values)
+                values = loop.evaluate_sets(sets, config, listeners, self)
+        if not return_dict:
+            values = {name: self.model._flatten_metrics_in_order(v) for name, v in values.items()}
+        return values.get("", values)
 
     def predict(
         self,
@@ -277,14 +271,18 @@ class Trainer(Preparation):
         batch_size: int | None = None,
         verbose: int | str = "auto",
         callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        *,
+        gather: str = "all",
     ) -> Any:
-        """Collective: the model's outputs for all samples, in their order, on every rank.
+        """Collective: the model's outputs for all samples, in their order.
 
         Args:
             x: input arrays, the whole data on every rank.
             batch_size: samples in one batch over all ranks. Default 32.
             verbose: 0 silent, 1 progress bar, 2 one line; "auto" is 1 on a terminal.
             callbacks: Keras callbacks, called for the batches of their own rank.
+            gather: "all" gives every rank all the outputs. "chief" gives them to rank 0, and None
+                to the others, which never hold more than their own part.
 
         Returns:
             NumPy arrays of shape (samples, ...) in the nesting of the model's outputs.
@@ -297,17 +295,15 @@ class Trainer(Preparation):
         with communicator.progress.within("Trainer.predict"):
             with communicator.together():
                 config = FitConfig(batch_size=batch_size)
-                chosen = callback_rules.check(callbacks, self.run_dir)
-                verbose = resolve_verbose(verbose)
+                listeners = Listeners.check(callbacks, verbose, self.run_dir)
+                check_gather(gather)
                 source = ArraySource(x)
-            numbers = {**asdict(config), **source.describe()}
+            numbers = {**asdict(config), **source.describe(), "gather": gather}
             loop = self._prepare([source], numbers, with_loss=False)
             with self.session.supervisor.guard():
                 parts = loop.predict_parts(source, config.batch_size_global(communicator.size))
-                running = callback_rules.assemble(
-                    chosen, self, verbose=verbose, add_history=False, epochs=1, steps=len(parts)
-                )
-                return loop.predict(source, parts, running)
+                running = listeners.assemble(self, steps=len(parts))
+                return loop.predict(source, parts, running, gather)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: writes the model as a plain Keras file that needs no fittrain to open.

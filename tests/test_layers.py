@@ -33,6 +33,7 @@ LAYERS = [
     ["hooks"],
     ["loop"],
     ["preparation"],
+    ["on_batch"],
     ["trainer", "api"],
     ["callbacks"],
     ["testing", "cli", "__main__"],

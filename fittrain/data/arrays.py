@@ -11,19 +11,16 @@ Synopsis::
 
 from __future__ import annotations
 
-import mmap
 from typing import Any
 
 import numpy as np
 
+from fittrain.data.class_weight import ClassWeights, check_class_weight
+from fittrain.data.ragged import RAGGED_HINT, refuse_ragged
+from fittrain.data.rows import feed_dtype, take_rows
 from fittrain.errors import ArgumentError
 
-MAPPED_ROWS = 64
-"""Scattered rows read from a mapped file before its pages are given back to the system.
-
-Linux maps the surroundings of every page that is read, seen up to 512 KiB: without this, a few
-hundred scattered rows hold a whole file in memory.
-"""
+__all__ = ["ArraySource", "feed_dtype"]
 
 
 class ArraySource:
@@ -47,6 +44,8 @@ class ArraySource:
 
     def __init__(self, x: Any, y: Any = None, sample_weight: Any = None) -> None:
         parts = {"x": x, "y": y, "sample_weight": sample_weight}
+        for name, part in parts.items():
+            refuse_ragged(part, name)
         self.nest: tuple[Any, ...] = tuple(
             _map(lambda leaf, path: _as_array(leaf, path), part, name)
             for name, part in parts.items()
@@ -55,6 +54,7 @@ class ArraySource:
         if y is None and sample_weight is not None:
             raise ArgumentError("`sample_weight` was given without `y`. Give both, or neither.")
         self._names = [name for name, part in parts.items() if part is not None]
+        self._check_weights()
         self.leaves = self._leaves_with_paths()
         self.length = self._common_length()
 
@@ -76,7 +76,7 @@ class ArraySource:
 
     def gather(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Rows at `indices`, in the nesting of the source, as fresh arrays in `floatx`."""
-        return self.map(lambda leaf: _take(leaf, indices))
+        return self.map(lambda leaf: take_rows(leaf, indices, feed_dtype(leaf.dtype)))
 
     def map(self, function: Any) -> tuple[Any, ...]:
         """`function` of every array, in the nesting of the source."""
@@ -86,6 +86,45 @@ class ArraySource:
         """The samples [start, stop) as views of the same arrays."""
         parts = dict(zip(self._names, self.map(lambda leaf: leaf[start:stop]), strict=True))
         return ArraySource(**parts)
+
+    def weigh_classes(self, class_weight: Any) -> ArraySource:
+        """The same samples, weighted by the class of their target, as Keras's `class_weight` does.
+
+        Args:
+            class_weight: dict from class to weight; None leaves the source as it is. Targets are
+                looked at as they are gathered, so that mapped ones stay unread.
+
+        Raises:
+            ArgumentError: if the dict cannot work, or the source has weights already or anything
+                but one target array.
+        """
+        if class_weight is None:
+            return self
+        by_class = check_class_weight(class_weight)
+        if "sample_weight" in self._names:
+            raise ArgumentError(
+                "`class_weight` and `sample_weight` both give a weight to each sample. Give one of "
+                "them, or multiply them into `sample_weight`."
+            )
+        y = self.nest[1] if "y" in self._names else None
+        if not isinstance(y, np.ndarray):
+            what = "None" if y is None else f"a {type(y).__name__} of {len(y)}"
+            raise ArgumentError(
+                "`class_weight` is for a model with one output, whose targets are one array. "
+                f"Received: y={what}. Pass `sample_weight` for each output, in the nesting of `y`."
+            )
+        return ArraySource(self.nest[0], y, ClassWeights(y, by_class))
+
+    def _check_weights(self) -> None:
+        """Refuses weights that belong to no target."""
+        if "sample_weight" not in self._names:
+            return
+        _, y, weights = self.nest
+        if _is_nest(weights) and _paths(weights, "") != _paths(y, ""):
+            raise ArgumentError(
+                "`sample_weight` must be one array, or one for each output in the nesting of `y`. "
+                f"Received: {_paths(y, 'y')} and {_paths(weights, 'sample_weight')}."
+            )
 
     def _leaves_with_paths(self) -> list[tuple[str, np.ndarray]]:
         leaves: list[tuple[str, np.ndarray]] = []
@@ -98,53 +137,18 @@ class ArraySource:
     def _common_length(self) -> int:
         lengths = {path: leaf.shape[0] for path, leaf in self.leaves}
         if len(set(lengths.values())) > 1:
+            # One of each length, since a list of rows would make a long message.
+            examples = {length: path for path, length in reversed(lengths.items())}
+            found = {path: lengths[path] for path in lengths if path in examples.values()}
+            inputs = {lengths[path] for path in lengths if path.startswith("x[")}
+            hint = RAGGED_HINT if isinstance(self.nest[0], tuple) and len(inputs) > 1 else ""
             raise ArgumentError(
-                f"Arrays must have the same number of samples. Received: {lengths}."
+                f"Arrays must have the same number of samples. Received: {found}.{hint}"
             )
         length = int(next(iter(lengths.values())))
         if length == 0:
             raise ArgumentError(f"`{self.leaves[0][0]}` holds no samples. Received: {lengths}.")
         return length
-
-
-def feed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which rows reach the model: floats become Keras's `floatx`, as in Keras."""
-    import keras
-
-    return np.dtype(keras.config.floatx()) if np.issubdtype(dtype, np.floating) else dtype
-
-
-def _take(leaf: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    dtype = feed_dtype(leaf.dtype)
-    if _is_run(indices):
-        return np.asarray(leaf[indices[0] : indices[-1] + 1]).astype(dtype, copy=False)
-    mapping = file_mapping(leaf)
-    if mapping is None:
-        return np.asarray(leaf[indices]).astype(dtype, copy=False)
-    rows = np.empty((len(indices), *leaf.shape[1:]), dtype)
-    for start in range(0, len(indices), MAPPED_ROWS):
-        chunk = slice(start, start + MAPPED_ROWS)
-        rows[chunk] = leaf[indices[chunk]]
-        mapping.madvise(mmap.MADV_DONTNEED)
-    return rows
-
-
-def file_mapping(array: np.ndarray) -> mmap.mmap | None:
-    """The mapping behind a memory map whose pages may be dropped and read again.
-
-    A copy-on-write map holds the user's changes in its pages, so those must stay.
-    """
-    mapping = getattr(array, "_mmap", None)
-    reread = isinstance(mapping, mmap.mmap) and getattr(array, "mode", None) in ("r", "r+")
-    return mapping if reread else None
-
-
-def _is_run(indices: np.ndarray) -> bool:
-    return bool(
-        len(indices) > 0
-        and indices[-1] - indices[0] + 1 == len(indices)
-        and np.all(np.diff(indices) == 1)
-    )
 
 
 def _map(function: Any, structure: Any, path: str) -> Any:
@@ -162,8 +166,20 @@ def _map(function: Any, structure: Any, path: str) -> Any:
     return function(structure, path)
 
 
-def _as_array(leaf: Any, path: str) -> np.ndarray:
+def _is_nest(structure: Any) -> bool:
+    return isinstance(structure, (dict, tuple))
+
+
+def _paths(structure: Any, name: str) -> str:
+    found: list[str] = []
+    _map(lambda _, path: found.append(path), structure, name)
+    return ", ".join(sorted(found))
+
+
+def _as_array(leaf: Any, path: str) -> Any:
     """A NumPy view of an array or tensor; nothing else is guessed at."""
+    if isinstance(leaf, ClassWeights):
+        return leaf
     array = leaf if isinstance(leaf, np.ndarray) else _from_array_protocol(leaf, path)
     if array.ndim == 0:
         raise ArgumentError(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fittrain.data.arrays import ArraySource, file_mapping
+from fittrain.data.arrays import ArraySource
+from fittrain.data.rows import file_mapping
 from fittrain.data.split import split_validation
 from fittrain.errors import ArgumentError
 
@@ -70,6 +71,7 @@ def test_what_is_no_data_is_refused_by_name(arguments, words):
 
 def test_validation_split_takes_the_end():
     training, held_out = split_validation(ArraySource(np.arange(10)), 0.2, None)
+    held_out = held_out[""]
     assert training.gather(np.arange(8))[0].tolist() == list(range(8))
     assert held_out.gather(np.arange(2))[0].tolist() == [8, 9]
 
