@@ -1,6 +1,7 @@
 """One process: what `Trainer` accepts, refuses, computes and says."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -304,6 +305,84 @@ def test_ranks_communicate_in_the_same_order(monkeypatch):
     updates = [call for call in first if call[0] == "all_reduce"]
     # Three updates in each of two epochs, one exchange each: gradient, weight, control word.
     assert updates == [("all_reduce", ((3,), "float32"))] * 6
+
+
+@pytest.mark.parametrize(
+    ("clipping", "of_trainer"),
+    [({}, {}), ({"clipnorm": 0.1}, {}), ({"global_clipnorm": 0.1}, {}), ({}, {"clip_norm": 0.1})],
+)
+def test_perf_04_an_update_takes_one_exchange_with_clipping_too(clipping, of_trainer):
+    communicator = RecordingCommunicator(0, size=2)
+    optimizer = keras.optimizers.SGD(0.5, **clipping)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    trainer = fittrain.Trainer(
+        model, optimizer=optimizer, loss="mse", backend=communicator, **of_trainer
+    )
+    tf.config.run_functions_eagerly(True)
+    try:
+        trainer.fit(*ones(*range(40)), batch_size=4, verbose=0)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    exchanges = [call for call in communicator.calls if call[0] in ("all_reduce", "all_gather")]
+    # 3 + 3 + 3 + 1 weights, the sample count and the control word.
+    assert exchanges == [("all_reduce", ((12,), "float32"))] * 10
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_progress_lines_of_several_sets_tell_which_is_which(verbose, capsys):
+    trainer = probe_trainer(backend="local")
+    sets = {"far": ones(5, 5, 5), "near": ones(1)}
+    trainer.evaluate(sets, batch_size=1, verbose=verbose)
+    lines = [
+        re.sub(r"\x1b\[[0-9;]*m|\x08", "", line) for line in capsys.readouterr().out.split("\n")
+    ]
+    last = [line.rpartition("\r")[2] or line for line in lines if "loss" in line]
+    assert [re.search(r"(\d/\d).* - (\w+: [0-9.]+)", line).groups() for line in last] == [
+        ("3/3", "far_loss: 25.0000"),
+        ("1/1", "near_loss: 1.0000"),
+    ]
+
+
+def test_single_batches_return_what_keras_returns():
+    trainer = probe_trainer(backend="local", metrics=["mae"])
+    x, y = ones(1, 3)
+    assert trainer.train_on_batch(x, y) == [5.0, 2.0]
+    assert trainer.train_on_batch(x, y, return_dict=True) == {"loss": 1.0, "mae": 1.0}
+    assert trainer.test_on_batch(x, y, np.asarray([0.0, 2.0])) == [1.0, 1.0]
+    assert isinstance(probe_trainer(backend="local").test_on_batch(x, y), float)
+    assert trainer.predict_on_batch(x).tolist() == [[2.0], [2.0]]
+
+
+def test_the_comparison_of_ranks_is_paid_once_for_a_kind_of_batch():
+    communicator = RecordingCommunicator(0, size=2)
+    trainer = probe_trainer(backend=communicator)
+    calls = []
+    for samples in (4, 4, 3):
+        communicator.calls.clear()
+        trainer.train_on_batch(*ones(*range(samples)))
+        calls.append([call for call in communicator.calls if call[0] != "all_reduce"])
+    assert len(calls[0]) > len(calls[1])
+    # One comparison, and the metrics.
+    assert [operation for operation, _ in calls[1]] == ["gather", "reduce"]
+    assert calls[2] == calls[1]
+
+
+def test_a_metric_of_ones_own_is_reset_as_it_says():
+    class Counting(keras.metrics.Sum):
+        resets = 0
+
+        def reset_state(self):
+            Counting.resets += 1
+            super().reset_state()
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            super().update_state(y_true)
+
+    trainer = probe_trainer(backend="local", metrics=[Counting(name="targets")])
+    for _ in range(3):
+        before = Counting.resets
+        assert trainer.train_on_batch(*ones(1, 2), return_dict=True)["targets"] == 3.0
+        assert Counting.resets > before
 
 
 def test_history_has_keras_names_and_lengths():

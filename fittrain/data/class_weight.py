@@ -85,7 +85,7 @@ def check_class_weight(class_weight: Any) -> dict[int, float]:
             f"Received: {type(class_weight).__name__}."
         )
     for number, weight in class_weight.items():
-        if not isinstance(number, Real) or number != round(number):
+        if not isinstance(number, Real) or not float(number).is_integer():
             raise ArgumentError(
                 "`class_weight` must have whole numbers as keys, which are the classes in `y`. "
                 f"Received: {number!r}."

@@ -8,7 +8,7 @@ from cases_of_steps import compare, dense, numbers
 from keras import layers
 
 import fittrain
-from fittrain.testing import RecordingCommunicator, probe_model, probe_trainer, probe_weight
+from fittrain.testing import probe_trainer, probe_weight
 
 
 @case(1, 2, 3, 4)
@@ -113,13 +113,3 @@ def what_cannot_be_accumulated(folder):
         trainer.fit(*ones(1, 2, 3, 4), batch_size=4, verbose=0)
 
     return [message_of(lambda trainer=trainer: fit(trainer)) for trainer in (Twice, Inside)]
-
-
-def exchanges(**arguments) -> list:
-    """Reductions in the graph that one rank of a recorded pair asks for in an update."""
-    communicator = RecordingCommunicator(rank=0, size=2)
-    trainer = fittrain.Trainer(
-        probe_model, optimizer="sgd", loss="mse", backend=communicator, **arguments
-    )
-    trainer.fit(*ones(*range(8)), batch_size=4, verbose=0)
-    return [detail for operation, detail in communicator.calls if operation == "all_reduce"]
