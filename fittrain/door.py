@@ -128,11 +128,13 @@ class Door:
         """
         batch = required("apply_gradients")
         self._check(gradients, variables, optimizer, batch)
+        if self.communicator.size * self.config.accumulate_steps > 1:
+            _check_unclipped(gradients, variables)
         self._update.applied += 1
         if self.config.accumulate_steps > 1:
             self._check_single()
         if self.is_trial:
-            self.replica.add(optimizer)
+            self.replica.add(optimizer, variables)
             if not optimizer.built:
                 optimizer.build(list(variables))
         elif self._update.window is None:
@@ -174,6 +176,14 @@ class Door:
                 ArgumentError(
                     "`gradients` and `variables` must belong together, one to one. "
                     f"Received: {len(gradients)} gradients and {len(variables)} variables."
+                )
+            )
+        if all(gradient is None for gradient in gradients):
+            raise on_all_ranks(
+                ArgumentError(
+                    f"`gradients` are None for all {len(gradients)} variables: the loss does not "
+                    "depend on any of them. Compute it inside the `tf.GradientTape`, from the "
+                    "output of a model that holds them, with operations that have a gradient."
                 )
             )
         if not batch.is_training:
@@ -262,6 +272,27 @@ class Door:
         finally:
             self.is_applying = False
         self._own_writes |= {(graph, name) for name in _writers(graph, variables) - before}
+
+
+def _check_unclipped(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Refuses what TensorFlow or Keras clipped: clipping is not linear, means of it are not it.
+
+    Best effort, by the names that TensorFlow gives: nothing else tells. Not of the backward pass,
+    where the model clips.
+    """
+    for gradient, variable in zip(gradients, variables, strict=True):
+        tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        scopes = tensor.op.name.split("/") if tf.is_symbolic_tensor(tensor) else []
+        if "gradient_tape" not in scopes and any(s.startswith("clip_by_") for s in scopes):
+            raise on_all_ranks(
+                ArgumentError(
+                    f"`gradients`: that of `{getattr(variable, 'path', variable.name)}` was "
+                    "clipped before it was averaged, for one part of the batch alone, which gives "
+                    "another update on every number of ranks. Hand over what the tape gives, and "
+                    "let `Trainer(clip_norm=...)` clip, or the optimizer's `clipnorm`, `clipvalue` "
+                    "or `global_clipnorm`: they see the averaged gradient."
+                )
+            )
 
 
 def _apply(optimizer: Any, means: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -22,34 +22,41 @@ class Replica:
     Args:
         models: the trainer's model, then others that its steps use.
         optimizers: those that were compiled, and those that a trial of the step met.
+        loose_variables: trained ones that belong to none of the models, which a trial met.
     """
 
-    models: list[keras.Model]
+    models: list[Any]
     optimizers: list[Any] = field(default_factory=list)
+    loose_variables: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(cls, model: keras.Model, holder: Any) -> Replica:
-        """The trainer's model, and every model and optimizer that its attributes hold."""
-        owners = [model, *_values(holder, keras.Model)]
+        """The trainer's model, and every model, layer and optimizer that its attributes hold."""
+        owners = [model, *_values(holder, keras.Layer)]
         models = list(_once(owners))
         found = [optimizer for owner in owners for optimizer in _values(owner, keras.Optimizer)]
         optimizers = [getattr(one, "optimizer", None) for one in models]
         optimizers += [*_values(holder, keras.Optimizer), *found]
         return cls(models, list(_once(one for one in optimizers if one is not None)))
 
-    def add(self, optimizer: Any) -> None:
-        """Remembers an optimizer that a step uses."""
+    def add(self, optimizer: Any, variables: Iterable[Any]) -> None:
+        """Remembers an optimizer that a step uses, and what it trains."""
         self.optimizers = list(_once([*self.optimizers, optimizer]))
+        owned = {id(v) for model in self.models for v in model.weights}
+        loose = [v for v in variables if id(v) not in owned]
+        self.loose_variables = list(_once([*self.loose_variables, *loose]))
 
     @property
     def weights(self) -> list[Any]:
-        """Weights of all models."""
-        return list(_once(weight for model in self.models for weight in model.weights))
+        """Weights of all models, and what else is trained."""
+        owned = [weight for model in self.models for weight in model.weights]
+        return list(_once([*owned, *self.loose_variables]))
 
     @property
     def trainable_variables(self) -> list[Any]:
         """What updates change, of all models."""
-        return list(_once(v for model in self.models for v in model.trainable_variables))
+        owned = [v for model in self.models for v in model.trainable_variables]
+        return list(_once([*owned, *self.loose_variables]))
 
     @property
     def non_trainable_weights(self) -> list[Any]:
@@ -71,8 +78,7 @@ class Replica:
 
         Frozen weights are none of them: they must be the same on all ranks, and are compared.
         """
-        frozen = {id(v) for layer in self.layers() if not layer.trainable for v in layer.weights}
-        kept = frozen | {id(variable) for variable in self.rank_states()}
+        kept = self._frozen() | {id(variable) for variable in self.rank_states()}
         return [
             variable
             for variable in self.non_trainable_weights
@@ -83,7 +89,8 @@ class Replica:
         """State beside weights that a row changes on its own rank; a stand-in row must not.
 
         What a layer computes from the rows of all ranks is none of it: there a stand-in row has no
-        influence, and a rank without samples must follow the others.
+        influence, and a rank without samples must follow the others. Neither are frozen weights,
+        which a step may change (a target network), nor integers, which count calls.
         """
         followed = {
             id(variable)
@@ -91,7 +98,15 @@ class Replica:
             if getattr(layer, "is_the_same_on_all_ranks", False)
             for variable in layer.non_trainable_weights
         }
-        return [v for v in self.non_trainable_weights if id(v) not in followed]
+        followed |= self._frozen()
+        return [
+            variable
+            for variable in self.non_trainable_weights
+            if id(variable) not in followed and keras.backend.is_float_dtype(variable.dtype)
+        ]
+
+    def _frozen(self) -> set[int]:
+        return {id(v) for layer in self.layers() if not layer.trainable for v in layer.weights}
 
     def rank_states(self) -> list[Any]:
         """States of stateful layers, which remember the samples of their own rank."""
@@ -119,10 +134,13 @@ def _once(objects: Iterable[Any]) -> Iterator[Any]:
 
 
 def _values(holder: Any, kind: type) -> list[Any]:
-    """What an object's attributes hold of a kind, also in lists and dicts."""
-    found = []
-    for value in getattr(holder, "__dict__", {}).values():
-        inside = value.values() if isinstance(value, dict) else value
-        members = inside if isinstance(value, (dict, list, tuple)) else [value]
-        found += [member for member in members if isinstance(member, kind)]
+    """What an object's attributes hold of a kind, also in lists and dicts of any nesting."""
+    found, waiting, seen = [], list(getattr(holder, "__dict__", {}).values()), set()
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, kind):
+            found.append(value)
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, dict) else value
     return found
