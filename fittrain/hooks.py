@@ -66,6 +66,11 @@ class StepHooks:
         return (optimizer or self.model.optimizer).scale_loss(loss)
 
     @property
+    def has_own_compute_loss(self) -> bool:
+        """Whether a subclass overrides `compute_loss`."""
+        return type(self).compute_loss is not StepHooks.compute_loss
+
+    @property
     def has_own_train_step(self) -> bool:
         """Whether a subclass overrides `train_step`."""
         return type(self).train_step is not StepHooks.train_step

@@ -95,7 +95,7 @@ def _count_in_parts(model: keras.Model, source: ArraySource, tried: list[State])
         outputs, whole = _count(model, data, None, initial)
         counts = [{id(variable): value for variable, value in initial}, whole]
         for part in (slice(None, FIRST_ROWS), slice(FIRST_ROWS, None)):
-            _, count = _count(model, _rows(data, part), _rows(outputs, part), initial)
+            _, count = _count(model, rows_of(data, part), rows_of(outputs, part), initial)
             counts.append(count)
         return [[tf.cast(one[id(state.variable)], tf.float64) for one in counts] for state in tried]
 
@@ -131,7 +131,7 @@ def _count(
     return own_outputs, {id(variable): scope.get_current_value(variable) for variable, _ in initial}
 
 
-def _rows(structure: Any, part: slice) -> Any:
+def rows_of(structure: Any, part: slice) -> Any:
     """Some rows of every tensor, with their masks."""
 
     def cut(tensor: tf.Tensor) -> tf.Tensor:

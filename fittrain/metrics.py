@@ -157,7 +157,7 @@ class MetricBoard:
                 # Keras's own loss tracker is not used: ours knows how many samples count.
                 results = {**self.model.get_metrics_result(), self.loss.name: self.loss.result()}
             # Read here: a metric may return a variable, which outside holds this rank's value.
-            return {name: _tensor(value) for name, value in _flat(results).items()}
+            return {name: _tensor(value) for name, value in flat_logs(results).items()}
 
     @functools.cached_property
     def _operation_of_each_number(self) -> np.ndarray:
@@ -259,11 +259,11 @@ def _is_keras_own(metric: Any) -> bool:
     return type(metric).__module__.partition(".")[0] == "keras"
 
 
-def _flat(results: Mapping[str, Any]) -> dict[str, Any]:
+def flat_logs(results: Mapping[str, Any]) -> dict[str, Any]:
     """Values by name, where one metric gives several by their own names, as in Keras's logs."""
     flat: dict[str, Any] = {}
     for name, value in results.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
+        flat |= flat_logs(value) if isinstance(value, Mapping) else {name: value}
     return flat
 
 

@@ -13,14 +13,17 @@ Synopsis::
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from fittrain.batch import required
-from fittrain.metrics import LastValue, MetricBoard
+from fittrain.comm.base import on_all_ranks
+from fittrain.errors import ArgumentError
+from fittrain.metrics import LastValue, MetricBoard, flat_logs
 
 METHODS = {"train": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
@@ -51,11 +54,34 @@ class OwnSteps:
         step = self.get(name)
         with _results_noted(self.model.metrics) as results:
             logs = step(data) if step is not None else {}
-        logs = dict(logs) if isinstance(logs, dict) else {"loss": logs}
+        self._keep(name, logs if isinstance(logs, dict) else {"loss": logs}, results)
+        return tf.constant(0.0)
+
+    @property
+    def has_own_metrics(self) -> bool:
+        """Whether the model defines `compute_metrics` itself, and so what is in the logs."""
+        return not type_of_definition(self.model.compute_metrics).startswith("keras.")
+
+    def compute_metrics(self, name: str, *batch: Any) -> None:
+        """In the graph: the model's own `compute_metrics`, in fittrain's step.
+
+        Args:
+            name: "train" or "evaluate".
+            batch: x, y, y_pred, sample_weight.
+        """
+        x, y, y_pred, sample_weight = batch
+        with _results_noted(self.model.metrics) as results:
+            logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        self._keep(name, logs or {}, results)
+        # The model's own tracker of the loss does not know how many samples count.
+        self.board.own_logs[name]["loss"] = self.board.loss
+
+    def _keep(self, name: str, logs: Mapping[str, Any], results: Mapping[int, Any]) -> None:
         known = self.board.own_logs.setdefault(name, {})
-        for key, value in logs.items():
+        for key, value in flat_logs(logs).items():
             metric = results.get(id(value))
             if metric is None:
+                _check_single(key, value, METHODS[name])
                 metric = known.get(key)
                 if not isinstance(metric, LastValue):
                     # Outside of the graph, where variables are made.
@@ -63,7 +89,19 @@ class OwnSteps:
                         metric = LastValue(name=key)
                 metric.update_state(value, sample_weight=required(METHODS[name]).count)
             known[key] = metric
-        return tf.constant(0.0)
+
+
+def _check_single(key: str, value: Any, method: str) -> None:
+    shape = getattr(value, "shape", None if value is None else np.shape(value))
+    if shape is None or tf.TensorShape(shape).rank != 0:
+        what = type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+        raise on_all_ranks(
+            ArgumentError(
+                f"`{method}` must return numbers for the logs: results of metrics, or scalars such "
+                f"as the mean loss of the batch. Received for `{key}`: {what}. Take its mean over "
+                "the samples, or count it in a metric and return the metric's result."
+            )
+        )
 
 
 def type_of_definition(method: Any) -> str:

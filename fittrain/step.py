@@ -44,8 +44,12 @@ class Hooks(Protocol):
     """What a `Trainer` subclass may override."""
 
     @property
+    def has_own_compute_loss(self) -> bool:
+        """Whether it overrides the loss."""
+
+    @property
     def has_own_train_step(self) -> bool:
-        """Whether it does."""
+        """Whether it overrides the step."""
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         """Mean loss of a batch."""
@@ -163,7 +167,7 @@ class StepProgram:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             y_pred = self.forward(x, training=True)
-            loss = _scalar(self.hooks.compute_loss(x, y, y_pred, sample_weight), "compute_loss")
+            loss = self.loss_of(x, y, y_pred, sample_weight)
             scaled = self.model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, self.model.trainable_variables)
         self.update_metrics(x, y, y_pred, sample_weight)
@@ -182,8 +186,12 @@ class StepProgram:
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
         """In the graph: counts a batch in the compiled metrics."""
-        required("update_metrics")
-        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        batch = required("update_metrics")
+        if self.own_steps.has_own_metrics:
+            name = "train" if batch.is_training else "evaluate"
+            self.own_steps.compute_metrics(name, x, y, y_pred, sample_weight)
+        else:
+            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def _call(self, name: str, block: Block) -> Outcome:
         vectors = [block.rows, block.counts, block.totals, block.pieces]
@@ -288,9 +296,9 @@ class StepProgram:
             else:
                 loss = self._evaluate_one(batch.data)
         if self.own_steps.get("train" if batch.is_training else "evaluate") is None:
-            name = "train_step" if batch.is_training else "compute_loss"
             # A batch of which no row counts may give any loss, even NaN.
-            counted = tf.where(batch.count > 0, tf.cast(_scalar(loss, name), tf.float32), 0.0)
+            loss = tf.cast(_scalar(loss, "train_step"), tf.float32)
+            counted = tf.where(batch.count > 0, loss, 0.0)
             self.board.loss.update_state(counted, sample_weight=batch.count)
         if has_empty:
             for variable, old in zip(touched, kept, strict=True):
@@ -327,12 +335,16 @@ class StepProgram:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         y_pred = self.forward(x, training=False)
         self.update_metrics(x, y, y_pred, sample_weight)
-        return self.hooks.compute_loss(x, y, y_pred, sample_weight)
+        return self.loss_of(x, y, y_pred, sample_weight)
+
+    def loss_of(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+        """The trainer's `compute_loss`, refused where it is not one number."""
+        return _scalar(self.hooks.compute_loss(x, y, y_pred, sample_weight), "compute_loss")
 
     def compute_loss(self, batch: Any) -> Any:
         """Forward pass and loss, for what they say about the batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        return self.hooks.compute_loss(x, y, self.forward(x, training=False), sample_weight)
+        return self.loss_of(x, y, self.forward(x, training=False), sample_weight)
 
 
 def _scalar(loss: Any, method: str) -> tf.Tensor:

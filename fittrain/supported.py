@@ -68,7 +68,9 @@ def check_loss(loss: Any) -> None:
     name = getattr(resolved, "name", getattr(resolved, "__name__", str(resolved)))
     axis = getattr(resolved, "axis", None)
     samples_apart = axis is not None and 0 not in np.atleast_1d(axis)
-    if (isinstance(resolved, NOT_A_MEAN) and not samples_apart) or name in ("dice", "tversky"):
+    is_function = not isinstance(resolved, keras.losses.Loss)
+    is_ratio = isinstance(resolved, NOT_A_MEAN) or (is_function and name in ("dice", "tversky"))
+    if is_ratio and not samples_apart:
         raise ArgumentError(
             "`loss` must be made of the losses of single samples, so that ranks can be put "
             f"together by their sample counts. Received: {name}, a ratio of sums over the whole "
@@ -88,6 +90,13 @@ def check_parts(losses: LossParts, size: int, accumulate_steps: int) -> None:
             "weights and not over samples, so the parts of a batch cannot be put together by their "
             "sample counts. Give it to `compile` as a loss of its own, with `loss_weights`."
         )
+    for loss in keras.tree.flatten(losses.model.loss):
+        if isinstance(loss, keras.losses.Circle) and size * accumulate_steps > 1:
+            raise ArgumentError(
+                f"`loss` compares the samples of a batch with each other, and a batch of {size} "
+                f"rank(s) x {accumulate_steps} micro-batch(es) comes in parts. Received: "
+                f"{loss.name}. Train with it on one rank, with accumulate_steps=1."
+            )
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -24,6 +24,7 @@ from fittrain.block import data_key
 from fittrain.comm.local import LocalCommunicator
 from fittrain.data.arrays import ArraySource, feed_dtype
 from fittrain.loss_parts import LossParts, inspect
+from fittrain.loss_trial import check_loss_parts
 from fittrain.metric_trial import check_metrics
 from fittrain.step import StepProgram
 from fittrain.supported import check_optimizer, check_parts, check_trainable
@@ -60,6 +61,7 @@ def try_out(program: StepProgram, source: ArraySource, *, with_loss: bool) -> No
     if with_loss:
         check_parts(losses[0], program.communicator.size, program.config.accumulate_steps)
         if not program.has_own_step:
+            check_loss_parts(program, losses[0], source)
             check_metrics(model, source, program.communicator.size)
     for optimizer in program.replica.optimizers:
         check_optimizer(optimizer)
@@ -77,8 +79,8 @@ def _trial(program: StepProgram, data: Any, with_loss: bool) -> LossParts:
         y_pred = program.forward(x, training=False)
         losses = LossParts(model)
         if with_loss:
-            losses = inspect(model, lambda: program.hooks.compute_loss(x, y, y_pred, sample_weight))
-            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            losses = inspect(model, lambda: program.loss_of(x, y, y_pred, sample_weight))
+            program.update_metrics(x, y, y_pred, sample_weight)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     check_trainable(model)
@@ -90,8 +92,12 @@ def _trial_of_own_step(program: StepProgram, batch: Batch) -> LossParts:
     model = program.model
     if model.run_eagerly:
         # Running it would be an update. What it builds is the same on all ranks by their seeds.
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch.data)
         with contextlib.suppress(NotImplementedError), batch.entered():
-            program.forward(batch.data[0], training=False)
+            y_pred = program.forward(x, training=False)
+            # Keras builds compiled metrics with their first values.
+            if y is not None:
+                model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     else:
         program.try_out(batch)
     if getattr(model, "_compile_loss", None) is None or not model._compile_loss.built:

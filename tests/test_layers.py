@@ -29,6 +29,7 @@ LAYERS = [
     ["supported", "own_steps", "door", "block", "metric_trial"],
     ["supervise", "plan", "callback", "start_state", "building"],
     ["step", "session"],
+    ["loss_trial"],
     ["trial"],
     ["hooks"],
     ["loop"],
