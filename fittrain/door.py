@@ -182,7 +182,7 @@ class Door:
             raise on_all_ranks(
                 ArgumentError(
                     f"`gradients` are None for all {len(gradients)} variables: the loss does not "
-                    "depend on any of them. Compute it inside the `tf.GradientTape`, from the "
+                    "depend on any of them. Compute it while the tape records, from the "
                     "output of a model that holds them, with operations that have a gradient."
                 )
             )
