@@ -257,7 +257,7 @@ class Trainer(BatchCalls):
                 config = FitConfig(batch_size=batch_size)
                 listeners = Listeners.check(callbacks, verbose, self.run_dir)
                 sets = evaluation_sets(x, y, sample_weight)
-            numbers = {**asdict(config), **describe_sets(sets, "x" if "" not in sets else "")}
+            numbers = {**asdict(config), **describe_sets(sets, "x" if any(sets) else "")}
             loop = self._prepare([*sets.values()], numbers)
             with self.session.supervisor.guard():
                 values = loop.evaluate_sets(sets, config, listeners, self)

@@ -71,7 +71,7 @@ def describe_sets(sets: Sets, argument: str) -> dict[str, Any]:
         argument: what it was given as; "" for the arguments of a call themselves.
     """
     # Their order too: all ranks must come to the same set at the same time.
-    found: dict[str, Any] = {f"names in {argument}": list(sets)} if argument else {}
+    found: dict[str, Any] = {f"names in {argument}": list(sets)} if any(sets) else {}
     for name, source in sets.items():
         label = f"{argument}[{name!r}] " if name else f"{argument} ".lstrip()
         found |= {f"{label}{path}": value for path, value in source.describe().items()}

@@ -310,6 +310,8 @@ def single_batches_and_fit(folder):
     found = []
     for _ in range(2):
         found.append(trainer.train_on_batch(x, y))
+        # Before anything averages the moving averages again.
+        found.append(digest(trainer))
         found.append(trainer.test_on_batch(x, y))
         trainer.fit(x, y, batch_size=3, verbose=0)
         found.append(digest(trainer))
