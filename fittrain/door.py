@@ -133,6 +133,8 @@ class Door:
         self._update.applied += 1
         if self.config.accumulate_steps > 1:
             self._check_single()
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            gradients = [_without_share(gradient, batch) for gradient in gradients]
         if self.is_trial:
             self.replica.add(optimizer, variables)
             if not optimizer.built:
@@ -293,6 +295,20 @@ def _check_unclipped(gradients: Sequence[Any], variables: Sequence[Any]) -> None
                     "or `global_clipnorm`: they see the averaged gradient."
                 )
             )
+
+
+def _without_share(gradient: Any, batch: Batch) -> Any:
+    """Of the part's mean loss: scaling a loss takes the part's share of it (`interception`)."""
+    if gradient is None:
+        return None
+    share = tf.math.divide_no_nan(batch.count, batch.total)
+
+    def divided(values: tf.Tensor) -> tf.Tensor:
+        return tf.math.divide_no_nan(values, tf.cast(share, values.dtype))
+
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(divided(gradient.values), gradient.indices, gradient.dense_shape)
+    return divided(gradient)
 
 
 def _apply(optimizer: Any, means: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -63,7 +63,9 @@ def intercepted(door: Door, share: Callable[[], tf.Tensor]) -> Iterator[None]:
 
     def noted_scale_loss(optimizer: Any, loss: Any) -> Any:
         door.is_loss_scaled = True
-        return scale_loss(optimizer, loss)
+        # The part's share of the batch's loss: what half precision holds is then what it would be
+        # in one process, and overflows where it would. The door takes the share out again.
+        return scale_loss(optimizer, loss * tf.cast(share(), loss.dtype))
 
     def shared_update_state(metric: Any, values: Any, sample_weight: Any = None) -> Any:
         if sample_weight is None and _is_single(values) and threading.get_ident() == thread:

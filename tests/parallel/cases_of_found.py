@@ -294,3 +294,28 @@ class NoGradient(fittrain.Trainer):
 @case(1, 2)
 def no_gradient_at_all(folder):
     return refusal(trainer=NoGradient)
+
+
+def half_precise():
+    return keras.Sequential([keras.Input((5,)), layers.Dense(1, dtype="mixed_float16")])
+
+
+def opposite(samples):
+    """Gradients of single rows are large, and cancel over a batch."""
+    return numbers(samples)[0], np.resize([[3.0], [-3.0]], (samples, 1)).astype("float32")
+
+
+@case(1, 2, 3)
+def loss_scale_of_parts(folder):
+    def updates(steps):
+        keras.utils.set_random_seed(3)
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.01), initial_scale=2.0**14
+        )
+        trainer = fittrain.Trainer(
+            half_precise, optimizer=optimizer, loss="mse", accumulate_steps=steps
+        )
+        trainer.fit(*opposite(24), batch_size=24, epochs=1, shuffle=False, verbose=0)
+        return int(trainer.model.optimizer.inner_optimizer.iterations.numpy())
+
+    return [updates(1), updates(24)]

@@ -114,3 +114,8 @@ def test_a_step_without_gradients_is_refused_before_the_first_update(backend, ra
     error, message = same(cases(ranks, backend)["no_gradient_at_all"])
     assert error == "ArgumentError"
     assert "`gradients` are None for all 4 variables" in message
+
+
+@on(1, 2, 3)
+def test_half_precision_overflows_where_the_whole_batch_would_and_only_there(backend, ranks):
+    assert same(cases(ranks, backend)["loss_scale_of_parts"]) == [1, 1]
