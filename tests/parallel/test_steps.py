@@ -1,5 +1,7 @@
 """Steps and models of every kind: what N ranks compute is what plain Keras computes."""
 
+import re
+
 import pytest
 
 from tests.parallel.job import cases
@@ -37,7 +39,7 @@ def test_mod_11_loss_weights_of_one_and_several_outputs(backend, ranks, kind):
 def test_a_model_with_a_train_step_of_its_own_equals_plain_keras(backend, ranks, kind):
     found = same(cases(ranks, backend)["models_with_a_step_of_their_own"])[kind]
     if kind == "guide, accumulated":
-        found["names"] = [[], []]  # "last" is the last micro-batch's
+        found = {**found, "names": [[], []]}  # "last" is the last micro-batch's
     is_equal_to_keras(found)
 
 
@@ -53,7 +55,8 @@ def test_mod_03_frozen_layers_and_missing_gradients(backend, ranks):
     unchanged, refused, moved, _ = same(cases(ranks, backend)["frozen_layers"])
     assert unchanged
     assert refused[0] == "ArgumentError"
-    assert "`half/dense/kernel` became trainable after the optimizer was built" in refused[1]
+    # Keras numbers layers by how many were made before.
+    assert re.match(r"`half/dense\w*/kernel` became trainable after the optimizer", refused[1])
     assert moved
 
 
