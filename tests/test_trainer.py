@@ -328,6 +328,19 @@ def test_perf_04_an_update_takes_one_exchange_with_clipping_too(clipping, of_tra
     assert exchanges == [("all_reduce", ((12,), "float32"))] * 10
 
 
+def test_acc_09_gradients_travel_once_for_each_update():
+    communicator = RecordingCommunicator(0, size=2)
+    trainer = probe_trainer(backend=communicator, accumulate_steps=4)
+    tf.config.run_functions_eagerly(True)
+    try:
+        trainer.fit(*ones(*range(16)), batch_size=8, verbose=0)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    # Eight micro-batches of this rank in two updates; its part of 4 samples gives 4 of each.
+    exchanges = [call for call in communicator.calls if call[0] == "all_reduce"]
+    assert exchanges == [("all_reduce", ((3,), "float32"))] * 2
+
+
 @pytest.mark.parametrize("verbose", [1, 2])
 def test_progress_lines_of_several_sets_tell_which_is_which(verbose, capsys):
     trainer = probe_trainer(backend="local")
