@@ -70,7 +70,7 @@ class Loop:
         callbacks.on_train_begin()
         for epoch in range(config.initial_epoch, config.epochs):
             callbacks.on_epoch_begin(epoch)
-            logs = self._train_epoch(plan, epoch, callbacks)
+            logs = self._train_epoch(plan, epoch, callbacks, watched=single_steps.train)
             if (epoch + 1) % config.validation_freq == 0:
                 logs |= self._validate(plan, callbacks, single_steps.test)
             self._check_drift(f"at the end of epoch {epoch + 1}")
@@ -236,29 +236,38 @@ class Loop:
         return logs
 
     def _train_epoch(
-        self, plan: FitPlan, epoch: int, callbacks: keras.callbacks.CallbackList
+        self,
+        plan: FitPlan,
+        epoch: int,
+        callbacks: keras.callbacks.CallbackList,
+        *,
+        watched: bool,
     ) -> Logs:
         planner = self._planners["train"]
         self.program.board.reset()
         logs: Logs = {}
         done, samples = 0, 0
-        size = self.program.communicator.size
+        communicator = self.program.communicator
         accumulate_steps = self.program.config.accumulate_steps
         for data, part in blocks(plan.source, plan.sampler, epoch, planner):
             self.supervisor.position = {"epoch": epoch, "update": done}
             callbacks.on_train_batch_begin(done)
             started = time.perf_counter()
-            outcome = self.program.train(Block.of(data, part, size, accumulate_steps))
+            outcome = self.program.train(Block.of(data, part, communicator.size, accumulate_steps))
             self._check_skipped(f"up to update {done + outcome.steps} of epoch {epoch + 1}")
             logs = self._agree_on(outcome, time.perf_counter() - started, planner, "train")
             done += outcome.steps
             samples += int(part.counts[: outcome.steps].sum())
+            if watched:
+                # Who looks at single batches may save the model.
+                statistics.average(self.program.replica, communicator, weight=samples)
+                samples = 0
             callbacks.on_train_batch_end(done - 1, logs)
             if outcome.stopped:
                 self.program.model.stop_training = True
             if self._stop_agreed():
                 break
-        statistics.average(self.program.replica, self.program.communicator, weight=samples)
+        statistics.average(self.program.replica, communicator, weight=samples)
         return logs
 
     def _check_skipped(self, where: str) -> None:

@@ -43,6 +43,21 @@ class SeeMean(keras.callbacks.Callback):
         self.seen.append(moving_mean(self.model))
 
 
+class SeeMeanOfBatches(SeeMean):
+    """Looks after every batch, too, as one that saves the model there would."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(moving_mean(self.model))
+
+
+@case(2, backends=("mpi",))
+def batch_norm_statistics_after_single_batches(folder):
+    watch, x = SeeMeanOfBatches(), column(0, 10, 2, 4)
+    trainer = fittrain.Trainer(normalised, optimizer="sgd", loss="mse")
+    trainer.fit(x, x, batch_size=2, shuffle=False, callbacks=[watch], verbose=0)
+    return watch.seen
+
+
 @case(1, 2, backends=("mpi",))
 def batch_norm_statistics(folder):
     watch, x = SeeMean(), column(0, 10)

@@ -16,6 +16,11 @@ def test_batch_norm_statistics_are_averaged_before_anything_reads_them(ranks):
     assert ranks > 1 or found["from_keras"] == 0.0
 
 
+def test_batch_norm_statistics_are_averaged_for_who_looks_at_single_batches():
+    # Means of 0 and 10, then of 2 and 4, and those at the end of the epoch.
+    assert same(cases(2, "mpi")["batch_norm_statistics_after_single_batches"]) == [5.0, 3.0, 3.0]
+
+
 @pytest.mark.parametrize(("ranks", "mean"), [(1, 9.0), (3, (1 * 0 + 1 * 3 + 2 * 9) / 4)])
 def test_batch_norm_statistics_do_not_count_a_part_that_is_empty(ranks, mean):
     # The last batch is one sample, 9, for the last rank, which has seen 2 samples.
