@@ -101,7 +101,7 @@ class Door:
 
     def open_window(self) -> Window:
         """In the graph: gathers gradients from now on, until `close_window`."""
-        self._update.window = Window(self.replica.models[0].trainable_variables)
+        self._update.window = Window(self.replica.trainable_variables)
         return self._update.window
 
     def close_window(self) -> None:
@@ -110,7 +110,7 @@ class Door:
         if window is not None and window.optimizer is not None:
             self._reduce_and_apply(
                 window.weighted_gradients,
-                window.variables,
+                window.touched,
                 window.optimizer,
                 window.weight,
                 weighted=True,

@@ -27,7 +27,7 @@ from fittrain.data.feed import BlockPlanner, blocks
 from fittrain.data.sampler import Sampler
 from fittrain.data.split import Sets, contiguous_part
 from fittrain.errors import ArgumentError, NotFiniteError
-from fittrain.plan import FitPlan
+from fittrain.plan import FitPlan, evaluation_sampler
 from fittrain.step import Outcome, StepProgram
 from fittrain.supervise import Supervisor
 
@@ -101,13 +101,7 @@ class Loop:
             name: of the data, where there are several; callbacks see it before each value's name.
         """
         communicator = self.program.communicator
-        sampler = Sampler(
-            length=source.length,
-            batch_size=config.validation_batch_size_global(communicator.size),
-            rank=communicator.rank,
-            size=communicator.size,
-            shuffle=False,
-        )
+        sampler = evaluation_sampler(source, config, communicator)
         planner = self._planner(f"evaluate {name}", source, sampler, single_steps=single_steps)
         self.program.board.reset()
         logs: Logs = {}

@@ -45,17 +45,23 @@ def check_loss_parts(program: StepProgram, losses: LossParts, source: ArraySourc
     Raises:
         ArgumentError: naming the loss, and what it gave.
     """
-    model, parts = program.model, program.communicator.size * program.config.accumulate_steps
-    names = _own_losses(program)
-    if parts < 2 or not names:
+    parts = program.communicator.size * program.config.accumulate_steps
+    names, adding = _own_losses(program), _layers_that_add_losses(program)
+    if parts < 2 or not (names or adding):
         return
     rows = source.gather(np.linspace(0, source.length - 1, ROWS).astype(np.int64))
+    data = keras.tree.map_structure(tf.convert_to_tensor, rows)
+    if names:
+        tried = _run(lambda data: _in_parts(program, losses, data), data, program.model)
+        _check_parts_of(names, tried, program.model)
+    if adding:
+        _check_parts_of(
+            adding, _run(lambda data: _added(program, data), data, program.model), program.model
+        )
 
-    def trial(data: Any) -> list[tf.Tensor]:
-        return _in_parts(program, losses, data)
 
-    tensors = _run(trial, keras.tree.map_structure(tf.convert_to_tensor, rows), model.run_eagerly)
-    whole, again, *of_parts = (float(tensor.numpy()) for tensor in tensors)
+def _check_parts_of(names: list[str], tried: list[float], model: keras.Model) -> None:
+    whole, again, *of_parts = tried
     together = sum(of_parts)
     # Parts of opposite sign may nearly cancel, and what they were rounded by does not.
     tolerance = TOLERANCES.get(model.compute_dtype, 1e-4) * max(map(abs, [whole, *of_parts]))
@@ -70,12 +76,35 @@ def check_loss_parts(program: StepProgram, losses: LossParts, source: ArraySourc
         )
 
 
-def _run(trial: Callable[[Any], list[tf.Tensor]], data: Any, run_eagerly: bool) -> list[tf.Tensor]:
-    if run_eagerly:
-        return trial(data)
+def _run(trial: Callable[[Any], list[tf.Tensor]], data: Any, model: keras.Model) -> list[float]:
+    if model.run_eagerly:
+        return [float(tensor) for tensor in trial(data)]
     # Called once, and not by its `tf.function`, which would warn of many traces after many trials.
-    found: list[tf.Tensor] = tf.function(trial, autograph=False).get_concrete_function(data)(data)
-    return found
+    traced = tf.function(trial, autograph=False).get_concrete_function(data)
+    return [float(tensor) for tensor in traced(data)]
+
+
+def _layers_that_add_losses(program: StepProgram) -> list[str]:
+    """The user's own layers that called `add_loss` when the step was tried, in words."""
+    return [
+        f"`add_loss` of the layer `{layer.name}`"
+        for layer in program.replica.layers()
+        if getattr(layer, "_losses", None) and not _is_keras(type(layer))
+    ]
+
+
+def _added(program: StepProgram, data: Any) -> list[tf.Tensor]:
+    """What layers add for all rows, once more, and the shares of two parts."""
+    values = [(variable, tf.identity(variable.value)) for variable in program.model.variables]
+
+    def of_rows(part: slice) -> tf.Tensor:
+        with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
+            program.forward(rows_of(data[0], part), training=False)
+        return tf.add_n([tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in scope.losses])
+
+    parts = {FIRST_ROWS: slice(None, FIRST_ROWS), ROWS - FIRST_ROWS: slice(FIRST_ROWS, None)}
+    shares = [of_rows(part) * (count / ROWS) for count, part in parts.items()]
+    return [of_rows(slice(None)), of_rows(slice(None)), *shares]
 
 
 def _own_losses(program: StepProgram) -> list[str]:

@@ -58,6 +58,19 @@ class FitPlan:
         }
 
 
+def evaluation_sampler(
+    source: ArraySource, config: FitConfig, communicator: Communicator
+) -> Sampler:
+    """Which rows each rank evaluates, in their order."""
+    return Sampler(
+        length=source.length,
+        batch_size=config.validation_batch_size_global(communicator.size),
+        rank=communicator.rank,
+        size=communicator.size,
+        shuffle=False,
+    )
+
+
 def make_sampler(length: int, config: FitConfig, communicator: Communicator, seed: int) -> Sampler:
     """The sampler of a `fit`, with what it leaves out or leaves idle said aloud.
 

@@ -10,7 +10,7 @@ Synopsis::
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ from fittrain.data.arrays import ArraySource
 from fittrain.export import write_text
 from fittrain.hooks import StepHooks
 from fittrain.loop import Loop
-from fittrain.plan import FitPlan
+from fittrain.plan import FitPlan, evaluation_sampler
 from fittrain.rate_control import LearningRateControl
 from fittrain.replica import Replica
 from fittrain.step import StepProgram
-from fittrain.supported import check_model
+from fittrain.supported import check_model, check_static_batch
 from fittrain.trial import try_out
 from fittrain.versions import versions
 
@@ -117,6 +117,12 @@ class Preparation(StepHooks):
             try_out(program, source, with_loss=with_loss)
         program.settle()
         return program
+
+    def _check_evaluation(self, sets: Mapping[str, ArraySource], config: FitConfig) -> None:
+        """Refuses sets of data whose parts have other numbers of rows than the model fixes."""
+        for source in sets.values():
+            sampler = evaluation_sampler(source, config, self.communicator)
+            check_static_batch(self.model, sampler, what="validation_batch_size")
 
     def _start_learning_rate(
         self, config: FitConfig, updates_per_epoch: int

@@ -22,7 +22,7 @@ class Replica:
     Args:
         models: the trainer's model, then others that its steps use.
         optimizers: those that were compiled, and those that a trial of the step met.
-        loose_variables: trained ones that belong to none of the models, which a trial met.
+        loose_variables: trainable ones that belong to none of the models.
     """
 
     models: list[Any]
@@ -37,7 +37,9 @@ class Replica:
         found = [optimizer for owner in owners for optimizer in _values(owner, keras.Optimizer)]
         optimizers = [getattr(one, "optimizer", None) for one in models]
         optimizers += [*_values(holder, keras.Optimizer), *found]
-        return cls(models, list(_once(one for one in optimizers if one is not None)))
+        loose = [variable for variable in _values(holder, keras.Variable) if variable.trainable]
+        optimizers = list(_once(one for one in optimizers if one is not None))
+        return cls(models, optimizers, list(_once(loose)))
 
     def add(self, optimizer: Any, variables: Iterable[Any]) -> None:
         """Remembers an optimizer that a step uses, and what it trains."""

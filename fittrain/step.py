@@ -87,6 +87,7 @@ class StepProgram:
 
     Attributes:
         losses: how the losses are reduced, by `data_key` of the data.
+        tried: `data_key` of what the steps were tried with, and whether a loss was computed.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class StepProgram:
         self.xla = Xla(replica, config, has_own_step=self.has_own_step)
         self.door = Door(communicator, replica, config, self.xla)
         self.losses: dict[str, LossParts] = {}
+        self.tried: set[tuple[str, bool]] = set()
         self._takes_training = "training" in inspect.signature(self.model.call).parameters
         self._compiled: dict[str, Program] = {}
         self._traced_from = _traced_from(replica)

@@ -6,12 +6,14 @@ weighted by their sample counts, and updates go through one door, where gradient
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
+from fittrain.comm.base import on_all_ranks
+from fittrain.data.sampler import Sampler
 from fittrain.errors import ArgumentError
 from fittrain.loss_parts import LossParts
 
@@ -129,3 +131,43 @@ def check_trainable(model: keras.Model) -> None:
             f"{len(known)} variables. Compile the model again, as Keras asks for: "
             "`trainer.model.compile(optimizer=..., loss=...)`."
         )
+
+
+def check_static_batch(
+    model: keras.Model, sampler: Sampler, accumulate_steps: int = 1, what: str = "batch_size"
+) -> None:
+    """Refuses data whose parts do not all have as many rows as the model's inputs fix.
+
+    Args:
+        model: a built model; one that takes any number of rows is not looked at.
+        sampler: how the data is dealt out.
+        accumulate_steps: micro-batches of each part.
+        what: the argument that says how large a batch is.
+
+    Raises:
+        ArgumentError: on all ranks, with the numbers.
+    """
+    fixed = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or []} - {None}
+    if not fixed:
+        return
+    last = sampler.length - (sampler.updates - 1) * sampler.batch_size
+    totals = {min(sampler.batch_size, sampler.length), min(last, sampler.batch_size)}
+    found = {rows for total in totals for rows in _parts(total, sampler.size, accumulate_steps)}
+    if found != fixed:
+        raise on_all_ranks(
+            ArgumentError(
+                f"`model` takes exactly {sorted(fixed)} rows, and `{what}`={sampler.batch_size} of "
+                f"{sampler.length} samples on {sampler.size} rank(s) with {accumulate_steps} "
+                f"micro-batch(es) gives parts of {sorted(found)}. Use a batch of as many rows for "
+                "each rank and micro-batch, and drop_remainder=True where the last does not fill."
+            )
+        )
+
+
+def _parts(total: int, size: int, accumulate_steps: int) -> Iterator[int]:
+    """Rows of every micro-batch of every rank; at least 1, since a row stands in for none."""
+    pieces = min(accumulate_steps, max(1, -(-total // size)))
+    for rank in range(size):
+        rows = total * (rank + 1) // size - total * rank // size
+        for piece in range(pieces):
+            yield max(1, rows * (piece + 1) // pieces - rows * piece // pieces)

@@ -43,7 +43,7 @@ def try_out(program: StepProgram, source: ArraySource, *, with_loss: bool) -> No
     """
     model = program.model
     spec = source.map(_row_spec)
-    if data_key(spec) in program.losses:
+    if (data_key(spec), with_loss) in program.tried:
         return
 
     def trial(data: Any) -> Any:
@@ -65,7 +65,9 @@ def try_out(program: StepProgram, source: ArraySource, *, with_loss: bool) -> No
             check_metrics(model, source, program.communicator.size)
     for optimizer in program.replica.optimizers:
         check_optimizer(optimizer)
-    program.losses[data_key(spec)] = losses[0]
+    program.tried.add((data_key(spec), with_loss))
+    if with_loss:
+        program.losses[data_key(spec)] = losses[0]
 
 
 def _trial(program: StepProgram, data: Any, with_loss: bool) -> LossParts:

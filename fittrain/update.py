@@ -71,8 +71,9 @@ class Window:
             place = self._places.get(id(variable))
             if place is None:
                 raise ArgumentError(
-                    "`apply_gradients` with `accumulate_steps` takes trainable variables of the "
-                    f"trainer's model. Received: {getattr(variable, 'path', variable)!r}."
+                    "`apply_gradients` with `accumulate_steps` takes trainable variables that were "
+                    "there before the first update. "
+                    f"Received: {getattr(variable, 'path', variable)!r}."
                 )
             if gradient is not None:
                 self._touched.add(place)
@@ -81,9 +82,14 @@ class Window:
         self.optimizer = optimizer
 
     @property
-    def weighted_gradients(self) -> list[tf.Tensor | None]:
-        """Sums of gradients times samples, None where no micro-batch gave a gradient."""
-        return [total if place in self._touched else None for place, total in enumerate(self.sums)]
+    def touched(self) -> list[Any]:
+        """The variables that a micro-batch gave a gradient for."""
+        return [self.variables[place] for place in sorted(self._touched)]
+
+    @property
+    def weighted_gradients(self) -> list[tf.Tensor]:
+        """Sums of gradients times samples, of the `touched` variables."""
+        return [self.sums[place] for place in sorted(self._touched)]
 
 
 def current_graph() -> Any:

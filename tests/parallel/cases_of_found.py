@@ -319,3 +319,90 @@ def loss_scale_of_parts(folder):
         return int(trainer.model.optimizer.inner_optimizer.iterations.numpy())
 
     return [updates(1), updates(24)]
+
+
+class Adds(layers.Layer):
+    """Adds a loss of its inputs, as `reduce` makes one of the samples' losses."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.reduce = reduce
+
+    def call(self, x):
+        self.add_loss(0.1 * self.reduce(tf.reduce_mean(x**2, axis=-1)))
+        return x
+
+
+def adding(reduce):
+    return lambda: keras.Sequential([*dense().layers, Adds(reduce)])
+
+
+@case(2)
+def losses_that_layers_add(folder):
+    return {
+        "mean": compare(adding(tf.reduce_mean), numbers, mean_squared_error),
+        "sum": refusal(adding(tf.reduce_sum)),
+        "regulariser": refusal(
+            lambda: keras.Sequential([keras.Input((5,)), layers.Dense(1, kernel_regularizer="l2")])
+        ),
+    }
+
+
+class HoldsVariable(fittrain.Trainer):
+    """Changes a variable that no optimizer sees."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.factor = keras.Variable(1.0, name="factor")
+
+    def train_step(self, batch):
+        loss = super().train_step(batch)
+        self.factor.assign_sub(loss)
+        return loss
+
+
+@case(2)
+def a_variable_of_the_trainer_changed_by_hand(folder):
+    return refusal(trainer=HoldsVariable)
+
+
+class Headed(fittrain.Trainer):
+    """Its model ends in a layer of the trainer."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        keras.utils.set_random_seed(5)
+        self.factor, self.head = keras.Variable(1.0), layers.Dense(1)
+        self.head.build((None, 1))
+
+    def train_step(self, batch):
+        x, y = batch
+        weights = [*self.model.trainable_variables, self.factor, *self.head.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.head(self.factor * self.model(x)) - y) ** 2)
+        self.apply_gradients(tape.gradient(loss, weights), weights)
+        return loss
+
+
+@case(2)
+def what_is_beside_the_model_accumulated(folder):
+    def trained(steps):
+        keras.utils.set_random_seed(3)
+        trainer = Headed(dense, optimizer="sgd", loss="mse", accumulate_steps=steps)
+        trainer.fit(*numbers(8), batch_size=8, epochs=1, verbose=0)
+        return [trainer.factor, *trainer.head.weights, *trainer.model.trainable_variables]
+
+    pairs = zip(trained(1), trained(2), strict=True)
+    return max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b in pairs)
+
+
+@case(2)
+def a_model_with_a_batch_of_its_own(folder):
+    def build():
+        return keras.Sequential([keras.Input(batch_shape=(4, 5)), layers.Dense(1)])
+
+    def fit(samples, **arguments):
+        trainer = fittrain.Trainer(build, optimizer="sgd", loss="mse", **arguments)
+        return message_of(lambda: trainer.fit(*numbers(samples), batch_size=8, verbose=0))
+
+    return [fit(26), fit(24), fit(24, accumulate_steps=2)]

@@ -119,3 +119,34 @@ def test_a_step_without_gradients_is_refused_before_the_first_update(backend, ra
 @on(1, 2, 3)
 def test_half_precision_overflows_where_the_whole_batch_would_and_only_there(backend, ranks):
     assert same(cases(ranks, backend)["loss_scale_of_parts"]) == [1, 1]
+
+
+@on(2)
+def test_a_loss_that_a_layer_adds_is_a_mean_or_refused(backend, ranks):
+    found = same(cases(ranks, backend)["losses_that_layers_add"])
+    is_equal_to_keras(found["mean"])
+    kind, message = found["sum"]
+    assert kind == "ArgumentError"
+    assert "`add_loss` of the layer `adds" in message
+    assert found["regulariser"] == ["nothing", ""]
+
+
+@on(2)
+def test_a_variable_of_the_trainer_is_changed_through_the_door_alone(backend, ranks):
+    kind, message = same(cases(ranks, backend)["a_variable_of_the_trainer_changed_by_hand"])
+    assert kind == "ArgumentError"
+    assert "`train_step` changes `factor` by itself" in message
+
+
+@on(2)
+def test_what_is_beside_the_model_accumulates_too(backend, ranks):
+    assert same(cases(ranks, backend)["what_is_beside_the_model_accumulated"]) < 1e-6
+
+
+@on(2)
+def test_a_model_that_fixes_its_batch_gets_such_parts_or_none(backend, ranks):
+    uneven, even, halved = same(cases(ranks, backend)["a_model_with_a_batch_of_its_own"])
+    assert even == ["nothing", ""]
+    assert "takes exactly [4] rows, and `batch_size`=8 of 26 samples on 2 rank(s)" in uneven[1]
+    assert "gives parts of [1, 4]" in uneven[1]
+    assert "gives parts of [2]" in halved[1]
