@@ -19,9 +19,11 @@ import keras
 
 from fittrain import learning_rate, session, start_state
 from fittrain.building import Recipe
-from fittrain.comm.base import Communicator
+from fittrain.comm.base import Communicator, on_all_ranks
 from fittrain.config import FitConfig, StepConfig
 from fittrain.data.arrays import ArraySource
+from fittrain.data.sampler import Sampler
+from fittrain.errors import ArgumentError
 from fittrain.export import write_text
 from fittrain.hooks import StepHooks
 from fittrain.loop import Loop
@@ -117,6 +119,17 @@ class Preparation(StepHooks):
             try_out(program, source, with_loss=with_loss)
         program.settle()
         return program
+
+    def _check_training(self, sampler: Sampler) -> None:
+        """Refuses a model that would learn nothing, or fixes another number of rows."""
+        if not self.model.trainable_variables and not self._running_program.has_own_step:
+            raise on_all_ranks(
+                ArgumentError(
+                    "`model` has no trainable weights, so `fit` would change nothing. Set "
+                    "`trainable = True` on a layer and compile again, or call `evaluate`."
+                )
+            )
+        check_static_batch(self.model, sampler, self.step_config.accumulate_steps)
 
     def _check_evaluation(self, sets: Mapping[str, ArraySource], config: FitConfig) -> None:
         """Refuses sets of data whose parts have other numbers of rows than the model fixes."""

@@ -51,7 +51,7 @@ from fittrain.data.split import describe_sets, evaluation_sets, split_validation
 from fittrain.export import check_model_path, write_model
 from fittrain.on_batch import BatchCalls
 from fittrain.plan import FitPlan, check_gather, make_sampler
-from fittrain.supported import check_construction, check_static_batch
+from fittrain.supported import check_construction
 
 
 class Trainer(BatchCalls):
@@ -211,7 +211,7 @@ class Trainer(BatchCalls):
                 sampler = make_sampler(source.length, config, communicator, self.seed)
                 plan = FitPlan(config, source, sampler, held_out, class_weight)
             loop = self._prepare(plan.sources, {**plan.numbers(), "callbacks": listeners.names})
-            check_static_batch(self.model, sampler, self.step_config.accumulate_steps)
+            self._check_training(sampler)
             self._check_evaluation(held_out, config)
             control = self._start_learning_rate(config, sampler.updates)
             self._write_run_file(plan, control.derivation if control else None)

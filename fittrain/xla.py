@@ -55,6 +55,10 @@ class Xla:
         """Says why what was asked for is not done."""
         if self._is_wanted and self.reason_against:
             logger.warning("`jit_compile` is switched off: %s", self.reason_against)
+        if self._replica.models[0].jit_compile and not self._is_wanted:
+            logger.info(
+                "the model's own jit_compile has no effect: Trainer(jit_compile=True) asks for XLA"
+            )
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as one compiled piece, or as it is."""

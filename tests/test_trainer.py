@@ -465,6 +465,22 @@ def test_jit_compile_compiles_the_step_with_xla():
         probe_trainer(trainer=Peeks, backend="local", jit_compile=True).fit(*ones(1, 2), verbose=0)
 
 
+def test_jit_compile_of_the_model_is_told_to_ask_the_trainer(caplog):
+    model = probe_model()
+    model.compile("sgd", "mse", jit_compile=True)
+    fittrain.Trainer(model, backend="local").fit(*ones(1, 2), verbose=0)
+    assert "Trainer(jit_compile=True) asks for XLA" in caplog.text
+
+
+def test_a_model_without_trainable_weights_is_refused_by_fit_and_evaluated():
+    model = probe_model()
+    model.trainable = False
+    trainer = fittrain.Trainer(model, optimizer="sgd", loss="mse", backend="local")
+    with pytest.raises(ArgumentError, match="`model` has no trainable weights"):
+        trainer.fit(*ones(1, 2), verbose=0)
+    assert trainer.evaluate(*ones(1, 2), verbose=0) == 2.5
+
+
 def test_jit_compile_is_switched_off_with_a_reason(caplog):
     layers = [keras.Input((1,)), fittrain.layers.SyncBatchNormalization(name="norm")]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])

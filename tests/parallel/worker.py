@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -27,10 +28,13 @@ def main(folder: str, backend: str) -> None:
             continue
         if only and case.function.__name__ not in only:
             continue
+        started = time.monotonic()
         try:
             results[case.function.__name__] = case.function(Path(folder))
         except Exception:
             results[case.function.__name__] = {"error": traceback.format_exc()}
+        if rank == 0:
+            print(f"{time.monotonic() - started:6.1f} s {case.function.__name__}", flush=True)
         # After each case: what was finished is known even if the next one hangs.
         Path(folder, f"rank-{rank:03d}.json").write_text(json.dumps(results))
 
