@@ -27,17 +27,20 @@ class Case:
     function: Callable[[Path], object]
     ranks: tuple[int, ...]
     backends: tuple[str, ...]
+    costly: bool = False
 
 
 CASES: list[Case] = []
 ALL = (1, 2, 3, 4)
+SPARED = {("horovod", 1), ("mpi", 1), ("horovod", 3)}
+"""Jobs without the costly cases, which others show as well."""
 
 
-def case(*ranks: int, backends: tuple[str, ...] = ("local", "horovod", "mpi")):
+def case(*ranks: int, backends: tuple[str, ...] = ("local", "horovod", "mpi"), costly=False):
     """Registers a case for these numbers of ranks; one backend is enough where none matters."""
 
     def register(function):
-        CASES.append(Case(function, ranks or ALL, backends))
+        CASES.append(Case(function, ranks or ALL, backends, costly))
         return function
 
     return register

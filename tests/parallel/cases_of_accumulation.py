@@ -34,7 +34,7 @@ def ways_to_divide_a_batch(folder):
     return probe_weight(trainer)
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def accumulated_updates(folder):
     """Weight decay, schedules and Adam's counter advance once for each update."""
     model = keras.Sequential(

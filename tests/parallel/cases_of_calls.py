@@ -57,7 +57,7 @@ def compiled_classifier(loss):
     }
 
 
-@case(1, 2, 3)
+@case(1, 2, 3, costly=True)
 def class_weights(folder):
     x, labels = classes(45)
     one_hot = np.eye(CLASSES, dtype="float32")[labels]
@@ -119,7 +119,7 @@ def compiled_outputs():
     }
 
 
-@case(1, 2, 3)
+@case(1, 2, 3, costly=True)
 def weights_of_several_outputs(folder):
     found = {}
     for kind in ("for each output", "for all outputs"):

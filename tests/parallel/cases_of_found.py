@@ -62,7 +62,7 @@ class MoreMetrics(Dense):
         return {**results, "own": self.own.result(), "constant": tf.constant(0.5)}
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def logs_of_models(folder):
     def compiled():
         return mean_squared_error(metrics=["mae"])
@@ -212,7 +212,7 @@ def unit_vectors():
     return keras.Sequential([keras.Input((5,)), layers.Dense(3), layers.UnitNormalization()])
 
 
-@case(1, 2, 3)
+@case(1, 2, 3, costly=True)
 def losses_between_rows(folder):
     by_sample, whole = keras.losses.Dice(axis=(1, 2, 3)), keras.losses.Dice()
 

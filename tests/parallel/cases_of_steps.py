@@ -73,7 +73,7 @@ def mse(**options):
     return {"optimizer": sgd(), "loss": keras.losses.MeanSquaredError(**options)}
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def masked_losses(folder):
     by_weights = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     return {
@@ -102,7 +102,7 @@ def dense():
     )
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def other_reductions(folder):
     small = {"optimizer": "sgd", "loss": keras.losses.MeanSquaredError(reduction="sum")}
     mean = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
@@ -138,7 +138,7 @@ def for_two_outputs(samples):
     return {"words": words, "numbers": x}, {"tags": tags, "score": y}
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def several_outputs(folder):
     def compiled():
         return {
@@ -202,7 +202,7 @@ class SuperStep(keras.Sequential):
         return super().train_step(data)
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def models_with_a_step_of_their_own(folder):
     def super_step():
         return SuperStep(dense().layers)
@@ -290,7 +290,7 @@ def noise(samples):
     return draw, 3.0 + generator.normal(size=(samples, 1)).astype("float32")
 
 
-@case(2, 3)
+@case(2, 3, costly=True)
 def two_optimizers(folder):
     def compiled():
         return {"optimizer": keras.optimizers.Adam(0.01), "loss": "mse"}

@@ -22,7 +22,7 @@ def test_acc_07_ranks_and_micro_batches_may_be_exchanged(backend, ranks):
     assert same(cases(ranks, backend)["ways_to_divide_a_batch"]) == 2.5
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 def test_acc_04_lr_05_decay_schedules_and_counters_advance_once_an_update(backend, ranks):
     found = same(cases(ranks, backend)["accumulated_updates"])
     assert found["decayed"] == pytest.approx(0.99)

@@ -7,7 +7,7 @@ from tests.parallel.test_numbers import on, same
 from tests.parallel.test_steps import is_equal_to_keras
 
 
-@on(1, 2, 3)
+@on(1, 2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["integers", "a column of integers", "one-hot", "floats"])
 def test_class_weights_equal_plain_keras(backend, ranks, kind):
     is_equal_to_keras(same(cases(ranks, backend)["class_weights"])[kind])
@@ -18,7 +18,7 @@ def test_class_weights_go_by_the_rounded_label(backend, ranks):
     is_equal_to_keras(same(cases(ranks, backend)["class_weights_of_floats_between_classes"]))
 
 
-@on(1, 2, 3)
+@on(1, 2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["for each output", "for all outputs"])
 def test_weights_of_several_outputs_equal_plain_keras(backend, ranks, kind):
     found = same(cases(ranks, backend)["weights_of_several_outputs"])[kind]

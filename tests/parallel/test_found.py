@@ -8,7 +8,7 @@ from tests.parallel.test_numbers import on, same
 from tests.parallel.test_steps import is_equal_to_keras
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -85,13 +85,13 @@ def test_logs_that_are_no_numbers_are_refused_by_name(backend, ranks, kind, valu
     assert value in message
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["dice by sample", "tversky by sample"])
 def test_a_ratio_by_sample_is_taken(backend, ranks, kind):
     is_equal_to_keras(same(cases(ranks, backend)["losses_between_rows"])[kind])
 
 
-@on(1, 2, 3)
+@on(1, 2, 3, costly=True)
 def test_a_loss_between_samples_is_refused_where_there_are_parts(backend, ranks):
     found = same(cases(ranks, backend)["losses_between_rows"])
     assert "a ratio of sums over the whole batch" in found["dice"][1]

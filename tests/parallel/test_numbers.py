@@ -10,10 +10,15 @@ EVERYWHERE = [("local", 1)] + [(b, n) for b in ("horovod", "mpi") for n in (1, 2
 SEVERAL = [(backend, ranks) for backend, ranks in EVERYWHERE if ranks > 1]
 
 
-def on(*ranks):
+SPARED = [("horovod", 1), ("mpi", 1), ("horovod", 3)]
+"""As in `cases.py`, where costly cases do not run."""
+
+
+def on(*ranks, costly=False):
     """Backends and rank counts out of `EVERYWHERE`."""
+    places = [pair for pair in EVERYWHERE if pair[1] in ranks]
     return pytest.mark.parametrize(
-        ("backend", "ranks"), [pair for pair in EVERYWHERE if pair[1] in ranks]
+        ("backend", "ranks"), [p for p in places if not costly or p not in SPARED]
     )
 
 

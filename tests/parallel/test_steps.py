@@ -14,7 +14,7 @@ def is_equal_to_keras(found, history=1e-5):
     assert found["names"][0] == found["names"][1]
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize(
     "kind", ["mask", "mask and weights", "mask, mean by weights", "mask, accumulated"]
 )
@@ -22,19 +22,19 @@ def test_masked_losses_equal_plain_keras(backend, ranks, kind):
     is_equal_to_keras(same(cases(ranks, backend)["masked_losses"])[kind])
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["sum", "sum, accumulated", "mean by weights"])
 def test_losses_that_are_sums_or_weighted_means_equal_plain_keras(backend, ranks, kind):
     is_equal_to_keras(same(cases(ranks, backend)["other_reductions"])[kind])
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["two outputs", "two outputs, accumulated", "one output"])
 def test_mod_11_loss_weights_of_one_and_several_outputs(backend, ranks, kind):
     is_equal_to_keras(same(cases(ranks, backend)["several_outputs"])[kind])
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 @pytest.mark.parametrize("kind", ["guide", "guide, accumulated", "super", "eager"])
 def test_a_model_with_a_train_step_of_its_own_equals_plain_keras(backend, ranks, kind):
     found = same(cases(ranks, backend)["models_with_a_step_of_their_own"])[kind]
@@ -43,7 +43,7 @@ def test_a_model_with_a_train_step_of_its_own_equals_plain_keras(backend, ranks,
     is_equal_to_keras(found)
 
 
-@on(2, 3)
+@on(2, 3, costly=True)
 def test_mod_02_two_optimizers_in_one_step(backend, ranks):
     found = same(cases(ranks, backend)["two_optimizers"])
     is_equal_to_keras(found["model"])
