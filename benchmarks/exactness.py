@@ -23,6 +23,7 @@ import tensorflow as tf  # noqa: E402
 from _models import WORKLOADS, loss_of  # noqa: E402
 from fittrain import fused_updates  # noqa: E402
 from fittrain.comm.flat import reduce_weighted, split_like  # noqa: E402
+from fittrain.comm.local import LocalCommunicator  # noqa: E402
 
 STEPS, REPEATS = 4, 40
 Program = Callable[[], object]
@@ -50,21 +51,28 @@ def bare(gradients, weight):
     return split_like(flat, gradients), tf.constant(0.0)
 
 
+class WithItself(LocalCommunicator):
+    """Exchanges with itself, as flat tensors, and tests what it gets."""
+
+    def __init__(self, test=lambda flat: True):
+        super().__init__()
+        self.test, self.tested = test, True
+
+    def all_reduce(self, flat, name="gradients"):
+        self.tested = self.test(flat)
+        return flat
+
+
 def weighted(gradients, weight):
-    means, _, (stop,) = reduce_weighted(lambda flat: flat, gradients, weight, [0.0])
+    means, _, (stop,) = reduce_weighted(WithItself(), gradients, weight, [0.0])
     return means, stop
 
 
 def weighted_and_tested(test):
     def exchange(gradients, weight):
-        tested = []
-
-        def all_reduce(flat):
-            tested.append(test(flat))
-            return flat
-
-        means, _, (stop,) = reduce_weighted(all_reduce, gradients, weight, [0.0])
-        return means, stop + tf.where(tested[0], 0.0, 1.0)
+        communicator = WithItself(test)
+        means, _, (stop,) = reduce_weighted(communicator, gradients, weight, [0.0])
+        return means, stop + tf.where(communicator.tested, 0.0, 1.0)
 
     return exchange
 
