@@ -72,8 +72,17 @@ def _describe_loss(loss: Any) -> str:
 
 def _describe_optimizer(optimizer: Any) -> str:
     try:
-        config = {k: v for k, v in optimizer.get_config().items() if k != "name"}
+        config = _without_names(optimizer.get_config())
     except NotImplementedError:
         # A schedule without `get_config` works; only its numbers cannot be compared.
         config = {}
     return f"{type(optimizer).__name__} {config}"
+
+
+def _without_names(config: Any) -> Any:
+    """A configuration without names, which end in a number that counts what was built before."""
+    if isinstance(config, dict):
+        return {key: _without_names(value) for key, value in config.items() if key != "name"}
+    if isinstance(config, (list, tuple)):
+        return [_without_names(value) for value in config]
+    return config

@@ -70,3 +70,14 @@ def half_precision_on_the_wire(folder):
             trainer.fit(x, y, batch_size=8, shuffle=False, verbose=0)
             found.append(probe_weight(trainer) / scale)
     return found
+
+
+@case(2)
+def optimizers_of_ranks_that_have_built_others(folder):
+    """Automatic names count what a rank has made before, also those of wrapped optimizers."""
+    for _ in range(fittrain.rank()):
+        keras.optimizers.SGD()
+        keras.optimizers.schedules.CosineDecay(0.1, 10)
+    schedule = keras.optimizers.schedules.CosineDecay(0.5, 1000)
+    trainer = half_probe(optimizer=keras.optimizers.SGD(schedule))
+    return message_of(lambda: trainer.fit(*ones(0.1, 0.3), batch_size=2, verbose=0))

@@ -45,3 +45,9 @@ def test_precision_of_a_model_that_is_made_already_is_refused(backend, ranks):
 def test_mp_02_halves_on_the_wire_neither_overflow_nor_vanish(backend, ranks):
     found = same(cases(ranks, backend)["half_precision_on_the_wire"])
     assert found == pytest.approx([4.5] * 6, rel=1e-3)
+
+
+@on(2)
+def test_ranks_may_have_built_other_optimizers_before(backend, ranks):
+    found = same(cases(ranks, backend)["optimizers_of_ranks_that_have_built_others"])
+    assert found == ["nothing", ""]
