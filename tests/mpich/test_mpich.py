@@ -21,6 +21,8 @@ OPENMPI_PYTHON = HERE.parents[1] / ".venv" / "bin" / "python"
 @pytest.fixture(scope="module", autouse=True)
 def kept(tmp_path_factory):
     os.environ["FITTRAIN_TEST_KEEP"] = str(tmp_path_factory.mktemp("kept"))
+    # The other cases are about what does not depend on the MPI library.
+    os.environ["ONLY"] = "probe,equivalent_to_keras,ledger"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
